@@ -68,7 +68,7 @@ HEARTBEAT = Table(
 )
 _HEARTBEAT = (HEARTBEAT.namespace, HEARTBEAT.name)
 #: The dialect's own tables for all logs together, and the statement that makes each.
-_SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table"}
+_SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table", "seen": "seen_table"}
 #: A log that an older version has made as wide as the key was then; nothing was missed by it.
 WIDTH = "width of log table "
 _RETRY_AFTER_S = 1.0
@@ -256,7 +256,8 @@ def _trigger_steps(where: str, trigger: Trigger, present: Present, *, always: bo
 
 def _resync_sql(table_id: int) -> str:
     reason = literal("a trigger was missing or altered and was created again: changes were missed")
-    return f"UPDATE venus.captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id}"
+    mended = statement("triggers", "seen_mended", number=f"{table_id:05}")
+    return f"UPDATE venus.captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id}; {mended}"
 
 
 def uninstall_plan(connection: Connection) -> list[InstallStep]:

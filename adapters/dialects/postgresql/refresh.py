@@ -10,12 +10,13 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from venus.adapters.dialects.keyforms import another_form
-from venus.adapters.dialects.postgresql import names, registry, triggers
+from venus.adapters.dialects.postgresql import names, registry, seen, triggers
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Leaf, Table
 from venus.adapters.dialects.postgresql.install import Present
 from venus.adapters.dialects.postgresql.names import log_keys, qualified, quoted
 from venus.adapters.dialects.postgresql.registry import Captured
+from venus.adapters.dialects.postgresql.seen import Seen
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.types import widest
 from venus.errors import SourceError
@@ -28,6 +29,8 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
     """Bring the registry up to the dictionary; return the new versions. One short transaction for each table."""
     with connection.reading():
         present = Present.read(connection)
+        known = Seen.read(connection, (c.table for c in captured if c.table)) if "seen" in present.others else Seen()
+    known.forget_others(connection)
     versions = []
     for c in captured:
         table_id = c.schema.table_id
@@ -44,7 +47,7 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
             if c.table.kind == "p":
                 _follow_leaves(connection, c, c.table, present.leaves.get(table_id, frozenset()))
             present = _renew_functions(connection, c.table, table_id, present)
-            _watch_triggers(connection, c, c.table, present)
+            _watch_triggers(connection, c, c.table, present, known)
     return versions
 
 
@@ -145,9 +148,22 @@ def _join(connection: Connection, table: Table, table_id: int, leaf: Leaf) -> No
     connection.run(statement("triggers", "leaf_joined", table_id=str(table_id), leaf=str(leaf.oid)))
 
 
-def _watch_triggers(connection: Connection, captured: Captured, table: Table, present: Present) -> None:
-    """Say so when a trigger has been dropped, disabled or altered behind our back."""
-    lacking = present.lacks(table, captured.schema.table_id, always=connection.options.always)
-    if lacking and captured.registered.state != RESYNC:
+def _watch_triggers(connection: Connection, captured: Captured, table: Table, present: Present, known: Seen) -> None:
+    """Say so when a trigger has been dropped, disabled or altered behind our back, even if it is there again.
+
+    A table whose values ALTER TABLE has computed anew is read again.
+    """
+    table_id, told, reason = captured.schema.table_id, known.of(table), ""
+    if lacking := present.lacks(table, table_id, always=connection.options.always):
         reason = f"{', '.join(dict.fromkeys(lacking))} missing or altered: install again, then resync"
-        registry.set_state(connection, captured.schema.table_id, RESYNC, reason)
+    elif told.off:
+        reason = f"{', '.join(told.off)} was off for a while, or altered: changes may have been missed; resync"
+    tells = bool(reason) and captured.registered.state != RESYNC
+    if not tells and not told.fresh:
+        return
+    with connection.transaction():
+        if tells:
+            registry.set_state(connection, table_id, RESYNC, reason)
+        if told.rewritten:
+            registry.restart_fill(connection, table_id)
+        seen.store(connection, told.fresh)

@@ -22,7 +22,7 @@ from venus.adapters.dialects.contract import (
     SourceState,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, state_before
-from venus.adapters.dialects.postgresql import cutsql, dictionary, install, names, refresh, registry, structure
+from venus.adapters.dialects.postgresql import cutsql, dictionary, install, names, refresh, registry, seen, structure
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
@@ -164,7 +164,9 @@ class PostgresSource:
         self._loaded = False
 
     def restart_fill(self, table_id: int) -> None:
-        registry.restart_fill(self._connection, table_id)
+        with self._connection.transaction():
+            registry.restart_fill(self._connection, table_id)
+            seen.all_read_again(self._connection, table_id)
 
     def state(self) -> SourceState:
         registry.require_installed(self._connection)

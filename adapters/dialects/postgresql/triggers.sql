@@ -124,9 +124,14 @@ REVOKE ALL ON FUNCTION {function}() FROM PUBLIC
 ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}
 
 -- present --
--- The triggers that VENUS has, as the server itself would write them.
-SELECT t.tgrelid, t.tgname, pg_get_triggerdef(t.oid), t.tgenabled::text
+-- The triggers that VENUS has, as the server itself would write them. A partition has its own copy of each row trigger,
+-- which can be switched off alone: the states of copies that have another one come with it.
+SELECT t.tgrelid, t.tgname, pg_get_triggerdef(t.oid),
+       CASE WHEN c.states <> t.tgenabled::text THEN c.states ELSE t.tgenabled::text END
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+  LEFT JOIN (SELECT tgfoid, tgname, string_agg(DISTINCT tgenabled::text, '') AS states
+               FROM pg_trigger WHERE tgparentid <> 0 GROUP BY tgfoid, tgname) c
+    ON c.tgfoid = t.tgfoid AND c.tgname = t.tgname
  WHERE n.nspname = 'venus' AND NOT t.tgisinternal AND t.tgparentid = 0
 
 -- functions --
@@ -166,3 +171,42 @@ DELETE FROM venus.captured_leaf WHERE table_id = {table_id} AND leaf = {leaf}
 -- leaf_rows --
 INSERT INTO {log} (op, {keys}) SELECT 'U', {key} FROM ONLY {leaf} x;
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})
+
+-- seen_table --
+-- What capture has seen of triggers and columns: one that is switched off and on again looks as before.
+CREATE TABLE venus.seen (relation oid NOT NULL, name text NOT NULL, mark text NOT NULL, PRIMARY KEY (relation, name))
+
+-- seen --
+SELECT relation, name, mark FROM venus.seen
+
+-- seen_now --
+-- The version of each trigger's row, copies of partitions included; and of a table its file, the versions of its
+-- columns' rows, and the expressions of generated columns.
+SELECT t.tgrelid, t.tgname::text, concat_ws(' ', t.tgfoid, t.xmin)
+  FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+ WHERE p.pronamespace = 'venus'::regnamespace AND t.tgrelid = ANY (%(relations)s::oid[])
+UNION ALL
+SELECT c.oid, 'values', jsonb_build_object('file', c.relfilenode::text,
+       'columns', coalesce((SELECT jsonb_object_agg(a.attnum, a.xmin::text) FROM pg_attribute a
+                             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '{}'),
+       'expressions', coalesce((SELECT jsonb_object_agg(a.attnum, pg_get_expr(d.adbin, d.adrelid)) FROM pg_attribute a
+                                  JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+                                 WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND NOT a.attisdropped), '{}'))::text
+  FROM pg_class c WHERE c.oid = ANY (%(relations)s::oid[])
+
+-- saw --
+INSERT INTO venus.seen (relation, name, mark) VALUES (%(relation)s, %(name)s, %(mark)s)
+ON CONFLICT (relation, name) DO UPDATE SET mark = EXCLUDED.mark
+
+-- seen_others --
+DELETE FROM venus.seen WHERE relation = ANY (%(relations)s::oid[])
+
+-- seen_mended --
+DELETE FROM venus.seen WHERE name ~ '^venus_[a-z]_{number}$'
+
+-- seen_exists --
+SELECT to_regclass('venus.seen') IS NOT NULL
+
+-- seen_again --
+UPDATE venus.seen s SET mark = concat_ws(' ', t.tgfoid, t.xmin)
+  FROM pg_trigger t WHERE t.tgrelid = s.relation AND t.tgname = s.name AND s.name ~ '^venus_[a-z]_{number}$'

@@ -98,3 +98,41 @@ def test_heirs_keep_their_rows_to_themselves(sql: Sql, capture: Start) -> None:
     sql("DELETE FROM parent WHERE id = 1")
     follower.drain()
     assert (keys(follower, "parent"), keys(follower, "child")) == (set(), {"2"})
+
+
+@pytest.mark.usefixtures("parted")
+def test_a_trigger_that_is_off_on_one_partition_is_noticed_and_made_again(sql: Sql, capture: Start) -> None:
+    """Each partition has its own copy of the row trigger; a load of a partition switches that off."""
+    follower = capture()
+    follower.source.refresh_schemas()
+    sql("ALTER TABLE parted_n DISABLE TRIGGER USER")
+    sql("INSERT INTO parted VALUES (1, 'n', 'a')")
+    follower.source.refresh_schemas()
+    (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
+    assert found.state == "RESYNC"
+
+    follower.source.install(["*"], [])
+    assert all(step.exists for step in follower.source.install(["*"], []))
+    table_id = follower.table_id("parted")
+    follower.source.restart_fill(table_id)
+    follower.source.set_table_state(table_id, "ACTIVE", "")
+    follower.source.refresh_schemas()
+    sql("INSERT INTO parted VALUES (2, 'n', 'b')")
+    follower.drain()
+    assert keys(follower, "parted") == {"1", "2"}
+    sql("DELETE FROM parted WHERE id = 2")
+    follower.drain()
+    assert keys(follower, "parted") == {"1"}
+
+
+@pytest.mark.usefixtures("parted")
+def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sql: Sql, capture: Start) -> None:
+    follower = capture()
+    follower.source.refresh_schemas()
+    sql("ALTER TABLE parted_n DISABLE TRIGGER USER")
+    sql("INSERT INTO parted VALUES (1, 'n', 'a')")
+    sql("ALTER TABLE parted_n ENABLE TRIGGER USER")
+    follower.source.refresh_schemas()
+    (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
+    assert found.state == "RESYNC"
+    assert "on public.parted_n" in found.reason
