@@ -45,7 +45,7 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
             if not c.usable:
                 versions.append(_new_version(connection, c.schema, c.table))
             if c.table.kind == "p":
-                _follow_leaves(connection, c, c.table, present.leaves.get(table_id, frozenset()))
+                _follow_leaves(connection, c, c.table, present.leaves.get(table_id, frozenset()), known)
             present = _renew_functions(connection, c.table, table_id, present)
             _watch_triggers(connection, c, c.table, present, known)
     return versions
@@ -112,18 +112,23 @@ def _bare(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _follow_leaves(connection: Connection, captured: Captured, table: Table, known: frozenset[int]) -> None:
+def _follow_leaves(
+    connection: Connection, captured: Captured, table: Table, joined: frozenset[int], known: Seen
+) -> None:
     """Take in partitions that joined, and read the table again if one has left with its rows."""
     table_id = captured.schema.table_id
     now = {leaf.oid: leaf for leaf in table.leaves}
-    for oid in now.keys() - known:
+    for oid in now.keys() - joined:
         try:
             with connection.transaction():
                 _join(connection, table, table_id, now[oid])
+                # a partition that comes back still has its trigger, and it was just replaced
+                if oid in known.now:
+                    known.look(connection, [oid])
         except SourceError as error:
             reason = f"partition {now[oid].namespace}.{now[oid].name} cannot be given its trigger: {error}"
             registry.set_state(connection, table_id, RESYNC, reason)
-    if gone := known - now.keys():
+    if gone := joined - now.keys():
         with connection.transaction():
             registry.restart_fill(connection, table_id)
             for oid in gone:

@@ -47,12 +47,15 @@ class Seen:
     def read(cls, connection: Connection, tables: Iterable[Table]) -> Seen:
         """Look at these tables and their partitions."""
         seen = cls()
-        relations = [oid for table in tables for oid in _relations(table)]
         for relation, name, mark in connection.rows(statement("triggers", "seen")):
             seen.before[relation][name] = mark
-        for relation, name, mark in connection.rows(statement("triggers", "seen_now"), {"relations": relations}):
-            seen.now[relation][name] = mark
+        seen.look(connection, [oid for table in tables for oid in _relations(table)])
         return seen
+
+    def look(self, connection: Connection, relations: Seq[int]) -> None:
+        """Look at these relations as they are now; again, where capture itself has altered a trigger since."""
+        for relation, name, mark in connection.rows(statement("triggers", "seen_now"), {"relations": list(relations)}):
+            self.now[relation][name] = mark
 
     def of(self, table: Table) -> Told:
         """Return what has happened to a table."""

@@ -125,9 +125,9 @@ ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}
 
 -- present --
 -- The triggers that VENUS has, as the server itself would write them. A partition has its own copy of each row trigger,
--- which can be switched off alone: the states of copies that have another one come with it.
+-- which can be switched off alone: where a copy has another state, all of them come with its own.
 SELECT t.tgrelid, t.tgname, pg_get_triggerdef(t.oid),
-       CASE WHEN c.states <> t.tgenabled::text THEN c.states ELSE t.tgenabled::text END
+       CASE WHEN c.states <> t.tgenabled::text THEN t.tgenabled::text || c.states ELSE t.tgenabled::text END
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
   LEFT JOIN (SELECT tgfoid, tgname, string_agg(DISTINCT tgenabled::text, '') AS states
                FROM pg_trigger WHERE tgparentid <> 0 GROUP BY tgfoid, tgname) c

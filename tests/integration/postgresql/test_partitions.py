@@ -136,3 +136,36 @@ def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sq
     (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
     assert found.state == "RESYNC"
     assert "on public.parted_n" in found.reason
+
+
+@pytest.mark.usefixtures("parted")
+def test_a_partition_that_comes_back_is_taken_in_without_a_resync(sql: Sql, capture: Start) -> None:
+    """It has kept its own trigger, which is replaced when it joins: nobody else has done that."""
+    follower = capture()
+    follower.source.refresh_schemas()
+    sql("INSERT INTO parted VALUES (1, 'n', 'a')")
+    follower.drain()
+    bound = sql("SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE relname = 'parted_n'")[0][0]
+    sql("ALTER TABLE parted DETACH PARTITION parted_n")
+    follower.source.refresh_schemas()
+    sql("INSERT INTO parted_n SELECT 2, 'n', 'b'")
+    sql(f"ALTER TABLE parted ATTACH PARTITION parted_n {bound}")
+    for _ in range(3):
+        follower.source.refresh_schemas()
+        follower.drain()
+    (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
+    assert (found.state, found.reason) == ("ACTIVE", "")
+    assert keys(follower, "parted") == {"1", "2"}
+
+
+@pytest.mark.usefixtures("parted")
+def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, capture: Start) -> None:
+    """The copies go on, but a partition that is created next would get one that is off."""
+    follower = capture()
+    follower.source.refresh_schemas()
+    sql("ALTER TABLE ONLY parted DISABLE TRIGGER USER")
+    follower.source.refresh_schemas()
+    (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
+    assert "venus_r_" in found.reason
+    follower.source.install(["*"], [])
+    assert sql("SELECT DISTINCT tgenabled::text FROM pg_trigger WHERE tgname LIKE 'venus_%'") == [("O",)]
