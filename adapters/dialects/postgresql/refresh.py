@@ -156,7 +156,7 @@ def _join(connection: Connection, table: Table, table_id: int, leaf: Leaf) -> No
 def _watch_triggers(connection: Connection, captured: Captured, table: Table, present: Present, known: Seen) -> None:
     """Say so when a trigger has been dropped, disabled or altered behind our back, even if it is there again.
 
-    A table whose values ALTER TABLE has computed anew is read again.
+    A table whose values ALTER TABLE has recomputed is read again.
     """
     table_id, told, reason = captured.schema.table_id, known.of(table), ""
     if lacking := present.lacks(table, table_id, always=connection.options.always):

@@ -20,9 +20,6 @@ from venus.adapters.dialects.postgresql.statements import statement
 #: The mark that is about a table's values; every other one has the name of a trigger.
 VALUES = "values"
 
-#: By name of what is marked.
-Marks = Mapping[str, str]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
@@ -30,7 +27,7 @@ class Told:
 
     #: Triggers that were off for a while, or altered, with the partition where that is one's.
     off: tuple[str, ...] = ()
-    #: Whether values of rows were computed anew.
+    #: Whether ALTER TABLE has recomputed values of rows.
     rewritten: bool = False
     #: (relation, name, mark) to be stored.
     fresh: tuple[tuple[int, str, str], ...] = ()
@@ -76,8 +73,9 @@ class Seen:
 
 def store(connection: Connection, fresh: Seq[tuple[int, str, str]]) -> None:
     """Keep marks, in the caller's transaction."""
-    for relation, name, mark in fresh:
-        connection.run(statement("triggers", "saw"), {"relation": relation, "name": name, "mark": mark})
+    if fresh:
+        relations, named, marks = (list(column) for column in zip(*fresh, strict=True))
+        connection.run(statement("triggers", "saw"), {"relations": relations, "names": named, "marks": marks})
 
 
 def all_read_again(connection: Connection, table_id: int) -> None:
@@ -99,7 +97,7 @@ def _off(before: str | None, now: str) -> bool:
 
 
 def _rewritten(before: str | None, now: str | None) -> bool:
-    """Say whether values were computed anew: a column was altered and the rows are in another file, or an expression.
+    """Say whether values were recomputed: a column was altered and the rows are in another file, or an expression was.
 
     VACUUM FULL and CLUSTER alter no column, SET STATISTICS makes no other file.
     """

@@ -195,7 +195,8 @@ SELECT c.oid, 'values', jsonb_build_object('file', c.relfilenode::text,
   FROM pg_class c WHERE c.oid = ANY (%(relations)s::oid[])
 
 -- saw --
-INSERT INTO venus.seen (relation, name, mark) VALUES (%(relation)s, %(name)s, %(mark)s)
+INSERT INTO venus.seen (relation, name, mark)
+SELECT * FROM unnest(%(relations)s::oid[], %(names)s::text[], %(marks)s::text[])
 ON CONFLICT (relation, name) DO UPDATE SET mark = EXCLUDED.mark
 
 -- seen_others --

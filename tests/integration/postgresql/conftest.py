@@ -46,6 +46,12 @@ def keys(follower: Follower, table: str) -> set[str]:
     return {str(key[0]) for key in follower.rows(table)}
 
 
+def state(follower: Follower, table: str) -> tuple[str, str]:
+    """Return the state of a captured table, and why it has it."""
+    (found,) = [each for each in follower.source.registered() if each.schema.name == table]
+    return found.state, found.reason
+
+
 @pytest.fixture
 def sql(database: str) -> Iterator[Sql]:
     session = Sql(database)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.postgresql.conftest import Sql, Start, keys
+from tests.integration.postgresql.conftest import Sql, Start, keys, state
 from venus.model import ChangeKind
 
 
@@ -108,8 +108,7 @@ def test_a_trigger_that_is_off_on_one_partition_is_noticed_and_made_again(sql: S
     sql("ALTER TABLE parted_n DISABLE TRIGGER USER")
     sql("INSERT INTO parted VALUES (1, 'n', 'a')")
     follower.source.refresh_schemas()
-    (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
-    assert found.state == "RESYNC"
+    assert state(follower, "parted")[0] == "RESYNC"
 
     follower.source.install(["*"], [])
     assert all(step.exists for step in follower.source.install(["*"], []))
@@ -133,9 +132,9 @@ def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sq
     sql("INSERT INTO parted VALUES (1, 'n', 'a')")
     sql("ALTER TABLE parted_n ENABLE TRIGGER USER")
     follower.source.refresh_schemas()
-    (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
-    assert found.state == "RESYNC"
-    assert "on public.parted_n" in found.reason
+    found, reason = state(follower, "parted")
+    assert found == "RESYNC"
+    assert "on public.parted_n" in reason
 
 
 @pytest.mark.usefixtures("parted")
@@ -153,8 +152,7 @@ def test_a_partition_that_comes_back_is_taken_in_without_a_resync(sql: Sql, capt
     for _ in range(3):
         follower.source.refresh_schemas()
         follower.drain()
-    (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
-    assert (found.state, found.reason) == ("ACTIVE", "")
+    assert state(follower, "parted") == ("ACTIVE", "")
     assert keys(follower, "parted") == {"1", "2"}
 
 
@@ -165,7 +163,6 @@ def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, captu
     follower.source.refresh_schemas()
     sql("ALTER TABLE ONLY parted DISABLE TRIGGER USER")
     follower.source.refresh_schemas()
-    (found,) = [t for t in follower.source.registered() if t.schema.name == "parted"]
-    assert "venus_r_" in found.reason
+    assert "venus_r_" in state(follower, "parted")[1]
     follower.source.install(["*"], [])
     assert sql("SELECT DISTINCT tgenabled::text FROM pg_trigger WHERE tgname LIKE 'venus_%'") == [("O",)]

@@ -31,8 +31,8 @@ class Slow:
         assert self.go.wait(WAIT_S)
         return broker_pb2.Snapshot(snapshot_id="one")
 
-    def close(self, snapshot_id: str) -> None:
-        assert snapshot_id == "one"
+    def let_go(self, snapshot: broker_pb2.Snapshot) -> None:
+        assert snapshot.snapshot_id == "one"
         self.closed.set()
 
 

@@ -55,7 +55,7 @@ async def sent(mirror: Mirror, frames: SharedFrames, bridge: LoopBridge) -> byte
 
 
 def test_nothing_of_the_history_before_is_sent_behind_the_cut_of_another() -> None:
-    """While consumers come again and again, the frames of a business are never dropped."""
+    """While consumers leave and return repeatedly, the frames of a business are never dropped."""
 
     async def test() -> list[bytes]:
         bridge, mirror = LoopBridge(asyncio.get_running_loop()), Mirror()

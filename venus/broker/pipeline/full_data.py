@@ -62,3 +62,7 @@ class FullData:
     def close(self, snapshot_id: str) -> None:
         """End the lease of a snapshot."""
         self._snapshots.close(snapshot_id)
+
+    def let_go(self, snapshot: broker_pb2.Snapshot) -> None:
+        """End the lease that `open` has given."""
+        self.close(snapshot.snapshot_id)

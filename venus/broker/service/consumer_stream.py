@@ -94,22 +94,20 @@ class ConsumerStream:
 
     async def run(self, first: broker_pb2.ConsumerFrame) -> None:
         """Serve until the consumer leaves."""
+        full_data = self._core.full_data
         snapshot: broker_pb2.Snapshot | None = None
         if self._wanted.offset == FULL:
             request = broker_pb2.OpenSnapshotRequest(
                 business=self.business, table_ids=self._tables, splits=1, holder=self.group, only=self._wanted.only,
                 where=self._wanted.where,
             )  # fmt: skip
-            snapshot = await self._bridge.opened(Lane.FULL_DATA, self._let_go, self._core.full_data.open, request)
+            snapshot = await self._bridge.opened(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
             self._position = snapshot.offset
         try:
             await self._serve(first, snapshot)
         finally:
             if snapshot is not None:
-                self._bridge.behind(Lane.FULL_DATA, self._let_go, snapshot)
-
-    def _let_go(self, snapshot: broker_pb2.Snapshot) -> None:
-        self._core.full_data.close(snapshot.snapshot_id)
+                self._bridge.behind(Lane.FULL_DATA, full_data.let_go, snapshot)
 
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
         blocking = self._bridge.blocking

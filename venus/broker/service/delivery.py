@@ -117,14 +117,12 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                 self.core.homes.refuse_consumer(request.business)
             self.traffic.check_snapshot(request.business, request.holder)
             try:
-                return await self.bridge.opened(Lane.FULL_DATA, self._let_go, self.core.full_data.open, request)
+                full_data = self.core.full_data
+                return await self.bridge.opened(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
             except Overloaded as error:
                 self.traffic.told(Brake.SNAPSHOTS, request.business, request.holder, error.retry_after_s)
                 raise
         return None
-
-    def _let_go(self, snapshot: broker_pb2.Snapshot) -> None:
-        self.core.full_data.close(snapshot.snapshot_id)
 
     async def ReadSplit(self, request: broker_pb2.ReadSplitRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Send the chunks of one key range; the next one is read while one is on its way."""
