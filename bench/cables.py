@@ -68,6 +68,18 @@ class _Cable:
         near.drain()
         far.drain()
 
+    async def close(self) -> None:
+        """End every connection, and what is being sent again."""
+        self.back.set()  # nothing that ends now is sent again
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for end in list(self.open):
+            end.close()
+        while self.open:
+            await asyncio.sleep(0)
+
 
 class _End(asyncio.Protocol):
     """One end of a connection: what it gets leaves the other end, in order."""
@@ -138,9 +150,10 @@ async def _lay(targets: Mapping[str, str], orders: Connection) -> None:
             elif what == "back":
                 cables[name].back.set()
         orders.send({name: dict(cables[name].passed) for name in names})
+    for server in servers.values():
+        server.close()  # who connects from now on would begin a task that nobody waits for
     for cable in cables.values():
-        for end in cable.open:
-            end.close()
+        await cable.close()
 
 
 def _run(targets: Mapping[str, str], orders: Connection) -> None:
