@@ -130,7 +130,7 @@ def blocks(readiness: Readiness) -> list[Block]:
     if view.unaccounted_rows:
         what = f"{counted(view.unaccounted_rows, 'change')} unaccounted for"
         found.append(Block(what=what, remedy=f"venus resync --all {at}"))
-    return found + _missing_processes(readiness)
+    return found
 
 
 def _source_block(table: SourceTable) -> Block | None:
@@ -154,8 +154,8 @@ def _table_block(table: TargetTable, at: str) -> Block | None:
     return Block(what=f"{table.name} is {table.state} at the target{why}", remedy=remedies[table.state])
 
 
-def _missing_processes(readiness: Readiness) -> list[Block]:
-    """Return what nobody is there to drain."""
+def absent(readiness: Readiness) -> list[Block]:
+    """Return what nobody is there to drain; a process that connects again is away for a moment. Pure."""
     found = []
     if not readiness.producer and (readiness.halves or any(t.log_rows or not t.fill_done for t in readiness.source)):
         found.append(Block(what="changes wait at the source and nobody captures them", remedy="start `venus sync`"))

@@ -19,7 +19,7 @@ from venus.adapters.cutover import certificate
 from venus.adapters.cutover.certificate import Compared, dangling
 from venus.adapters.cutover.comparing import Comparing
 from venus.adapters.cutover.legs import NotAtRest, Table, target_hash
-from venus.adapters.cutover.readiness import Readiness, blocks, counters_of, look, moved, pending
+from venus.adapters.cutover.readiness import Readiness, absent, blocks, counters_of, look, moved, pending
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.contract import Target
@@ -33,6 +33,8 @@ from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
 
 LOOK_EVERY_S = 0.2
+#: A process that is away for no longer than this is taken to be connecting again.
+RECONNECT_S = 5.0
 
 #: (what is being done, how far, of how many; 0 = not known)
 Report = Callable[[str, int, int], None]
@@ -151,13 +153,19 @@ class _Cutover:
         """Wait until nothing is on its way to the target."""
         end = time.monotonic() + self._wish.wait_s
         before: dict[str, int] | None = None
+        there_at = time.monotonic()  # when all processes were last there
         while True:
             readiness = look(self._source, self._admin, self._settings.business.name, self._session)
             before = readiness.counters if before is None else before
             if not readiness.at_target.loaded:
                 raise Refused(blocks(readiness)[0].line)
             self._add(blocks(readiness))
-            waits = pending(readiness)
+            away = absent(readiness)
+            if not away:
+                there_at = time.monotonic()
+            elif time.monotonic() - there_at > RECONNECT_S:
+                self._add(away)
+            waits = away + pending(readiness)
             if not waits:
                 return readiness
             if self._blocks or time.monotonic() > end:

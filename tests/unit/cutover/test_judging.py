@@ -11,7 +11,7 @@ import pytest
 
 from venus.adapters.cutover.certificate import Compared
 from venus.adapters.cutover.hashing import TableHash, laid_out
-from venus.adapters.cutover.readiness import Readiness, SourceTable, blocks, concerning, moved, pending
+from venus.adapters.cutover.readiness import Readiness, SourceTable, absent, blocks, concerning, moved, pending
 from venus.adapters.targets.postgresql.cutover.counters import next_number
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.changes import TableChanges
@@ -45,6 +45,7 @@ def table(**changed: Any) -> Readiness:
 
 def test_nothing_forbids_it_when_all_is_well() -> None:
     assert blocks(READY) == []
+    assert absent(READY) == []
     assert pending(READY) == []
 
 
@@ -68,7 +69,7 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
     ],
 )  # fmt: skip
 def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readiness, said: str, remedy: str) -> None:
-    (block,) = blocks(readiness)
+    (block,) = blocks(readiness) + absent(readiness)
     assert said in block.what
     assert remedy in block.remedy
 

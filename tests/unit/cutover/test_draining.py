@@ -1,0 +1,83 @@
+"""A process that connects again while a cut-over looks is waited for; one that stays away forbids it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.cutover.test_judging import BEHIND, READY
+from venus.adapters.cutover import run
+from venus.adapters.cutover.readiness import Readiness
+from venus.errors import Refused
+
+AWAY = replace(BEHIND, applied=False)
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(run, "time", made)
+    return made
+
+
+def drained(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Readiness], *, wait_s: float = 60) -> Readiness:
+    monkeypatch.setattr(run, "look", lambda *_: next(seen))
+    settings: Any = SimpleNamespace(business=SimpleNamespace(name="main"))
+    unused: Any = None
+    wish: Any = SimpleNamespace(wait_s=wait_s, rehearse=False)
+    cutover = run._Cutover(settings, unused, unused, unused, unused, wish, lambda *_: None)
+    return cutover._drained()
+
+
+def for_s(clock: Clock, seconds: float, while_so: Readiness, then: Readiness) -> Iterator[Readiness]:
+    end = clock.now + seconds
+    while clock.now < end:
+        yield while_so
+    while True:
+        yield then
+
+
+def test_an_adapter_that_connects_again_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    assert drained(monkeypatch, for_s(clock, 4, AWAY, READY)) == READY
+
+
+def test_an_adapter_that_stays_away_forbids_it_soon(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    with pytest.raises(Refused, match=r"nobody applies them.*--apply-only"):
+        drained(monkeypatch, for_s(clock, 60, AWAY, READY))
+    assert run.RECONNECT_S < clock.now < run.RECONNECT_S + 1
+
+
+def test_who_waits_less_than_that_hears_of_it_too(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    with pytest.raises(Refused, match="nobody applies them"):
+        drained(monkeypatch, for_s(clock, 60, AWAY, READY), wait_s=1)
+    assert clock.now < run.RECONNECT_S
+
+
+def test_being_away_twice_for_a_moment_is_not_being_away_for_long(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    def seen() -> Iterator[Readiness]:
+        for _ in range(4):
+            yield from [AWAY] * 15  # 3 s
+            yield BEHIND
+        yield READY
+
+    assert drained(monkeypatch, seen()) == READY
+    assert clock.now > run.RECONNECT_S
