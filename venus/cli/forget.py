@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 def forget(
     ctx: typer.Context,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="NAME", help="Drop what the broker keeps for this target.")
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="NAME",
+            help="Drop what the broker keeps for this target; mirror/SET is a broker set that pulls.",
+        ),
     ] = None,
     business: Annotated[
         str | None,
