@@ -360,3 +360,16 @@ def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDe
 
 def _set_offset(database: str) -> None:
     query(database, 'UPDATE venus.applied SET "offset" = "offset" + 1')
+
+
+@pytest.mark.parametrize("keyed_rows_max", [0, 5000])
+def test_values_that_exclude_each_other_are_swapped(
+    keyed_rows_max: int, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": keyed_rows_max})
+    query(database, "ALTER TABLE shop.items ADD CONSTRAINT apart EXCLUDE USING hash (label WITH =)")
+    first, second = (feed.model[1][key,][0] for key in ("1", "2"))
+    with following(settings, "a"):
+        feed.cut(put(1, second, 1), put(2, first, 2))
+        caught_up(database, broker)
+    equal(database, feed)

@@ -20,7 +20,6 @@ from tests.support.feed import (
     query,
     refers,
     rows_at,
-    unique_label,
     wait_for,
 )
 from venus.adapters.targets.postgresql import catalogue as catalogues
@@ -43,6 +42,8 @@ pytestmark = pytest.mark.integration
 
 CHECK = "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)"
 NO_CHECK = "ALTER TABLE shop.items DROP CONSTRAINT not_odd"
+UNIQUE = "CREATE UNIQUE INDEX items_label ON shop.items (label)"
+EXCLUDE = "ALTER TABLE shop.items ADD CONSTRAINT items_label EXCLUDE USING hash (label WITH =)"
 
 
 @pytest.mark.parametrize("keyed_rows_max", [0, 1000])
@@ -257,13 +258,15 @@ def test_a_truncate_settles_what_waited_before_it(database: str, broker: FakeDel
 
 
 @pytest.mark.parametrize("rows_max", [8, 1000])
-def test_only_refused_rows_are_parked_when_unique_values_change_places_around_them(
-    rows_max: int, database: str, broker: FakeDelivery, feed: Feed
+@pytest.mark.parametrize("constraint", [UNIQUE, EXCLUDE], ids=["unique", "exclude"])
+def test_only_refused_rows_are_parked_when_values_change_places_around_them(
+    constraint: str, rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     apply = {"keyed_rows_max": 0, "cut_group_rows_max": rows_max}
-    settings = loaded(database, feed, unique_label(items()), rows=60, on_error="quarantine", apply=apply)
+    settings = loaded(database, feed, items(), rows=60, on_error="quarantine", apply=apply)
     since = dict(feed.committed)
     query(database, CHECK)
+    query(database, constraint)
     with following(settings, "a"):
         # Every label moves one key on, key 60 is gone, key 61 is refused and key 62 has a value that does not fit.
         moved = [put(i + 1, f"label {i}", i) for i in range(1, 59)]

@@ -28,8 +28,9 @@ from venus.errors import TargetError
 
 #: Blocks of a staging table that are read back at a time when a refused row has to be found in a large cut.
 _SEARCH_BLOCKS = 256
-UNIQUE_VIOLATION = "23505"
-TWICE_IN_ONE_STATEMENT = "21000"
+#: Another row has the value: unique_violation, exclusion_violation. Perhaps only until that one changes, in this cut.
+_VALUE_TAKEN = frozenset({"23505", "23P01"})
+_TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
 
 
 class MergeWhole(Exception):
@@ -191,15 +192,15 @@ class Merging:
         upsert = [*deletes, sql.text("upsert_staged")] if pending.live_staged else deletes
         rotation = [*deletes, sql.text("delete_staged"), sql.text("insert_staged")]
         repeated = sql.text("drop_repeated")
-        # (statements, the SQLSTATE after which they are worth trying)
-        attempts = [
-            (upsert, ""),
-            ([repeated, *upsert], TWICE_IN_ONE_STATEMENT),
-            ([repeated, *rotation], UNIQUE_VIOLATION),
+        # (statements, the SQLSTATEs after which they are worth trying)
+        attempts: list[tuple[list[str], frozenset[str]]] = [
+            (upsert, frozenset()),
+            ([repeated, *upsert], _TWICE_IN_ONE_STATEMENT),
+            ([repeated, *rotation], _VALUE_TAKEN),
         ]
         refusal: Refusal | None = None
         for statements, after in attempts:
-            if refusal is None or refusal.sqlstate == after:
+            if refusal is None or refusal.sqlstate in after:
                 refusal = self._attempt(pending, statements)
                 if refusal is None:
                     return
