@@ -76,7 +76,7 @@ class _Cable:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for end in list(self.open):
-            end.close()
+            end.abort()
         while self.open:
             await asyncio.sleep(0)
 
@@ -107,6 +107,11 @@ class _End(asyncio.Protocol):
         """End it."""
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """End it, whether or not the other side still reads."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _pass(self, item: bytes | None) -> None:
         self._waiting.append(item)
