@@ -169,6 +169,7 @@ class _Cutover:
             if not waits:
                 return readiness
             if self._blocks or time.monotonic() > end:
+                self._add(away)  # it has its own remedy
                 # where a change of theirs is at this moment does not say who writes; what has passed does
                 self._add(
                     [*waits, *moved(before, readiness.counters)],
