@@ -12,7 +12,7 @@ from tests.support import engines
 from tests.support.engines import WAIT_S, Producer, caught_up, the_business
 from venus.broker.snapshot import pacing
 from venus.broker.store import keys
-from venus.broker.store.options import DELAYING_MEMTABLES
+from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
 from venus.broker.store.rocks import Store
 
 
@@ -35,23 +35,29 @@ def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
     store.close()
 
 
-def test_full_memtables_are_seen_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("what", "most"),
+    [("full_memtables", DELAYING_MEMTABLES - 1), ("unmerged_files", DELAYING_FILES - pacing.FILES_BEFORE)],
+)
+def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
+    what: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """RocksDB would delay the write, and rocksdict hold the interpreter's lock for as long."""
-    full = {"now": DELAYING_MEMTABLES - 1}
+    found = {"now": most}
     looks = threading.Semaphore(0)
 
     def seen(_store: Store, family: str) -> int:
         looks.release()
-        return full["now"] if family == keys.ROW else 0
+        return found["now"] if family == keys.ROW else 0
 
-    monkeypatch.setattr(Store, "full_memtables", seen)
+    monkeypatch.setattr(Store, what, seen)
     monkeypatch.setattr(pacing, "FLUSH_LOOKS_MAX", 10**9)
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 3))
     for _ in range(5):
         assert looks.acquire(timeout=WAIT_S)
     assert the_business(engine).materialised.offset == 0
-    full["now"] -= 1
+    found["now"] -= 1
     caught_up(engine)
     engine.stop()
 
@@ -76,3 +82,15 @@ def test_a_store_knows_its_full_memtables(tmp_path: Path) -> None:
     store.close()
     assert 0 in found
     assert max(found) >= 1
+
+
+def test_a_store_knows_its_unmerged_files(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db", cache_bytes=8 << 20)
+    assert store.unmerged_files(keys.ROW) == 0
+    for n in range(3):
+        batch = store.batch()
+        batch.put(keys.ROW, b"key", b"%d" % n)
+        store.write(batch, durable=False)
+        store.checkpoint(tmp_path / f"checkpoint{n}")
+    assert store.unmerged_files(keys.ROW) == 3
+    store.close()

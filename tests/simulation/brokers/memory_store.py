@@ -171,6 +171,9 @@ class MemoryStore(Store):
     def full_memtables(self, family: str) -> int:
         return 0
 
+    def unmerged_files(self, family: str) -> int:
+        return 0
+
     def compact(self, family: str, start: bytes, stop: bytes) -> None:
         pass
 

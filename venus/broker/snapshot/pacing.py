@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from venus.broker.store import keys
-from venus.broker.store.options import DELAYING_MEMTABLES
+from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
 from venus.broker.store.rocks import Store
 from venus.flow.precedence import Precedence
 
@@ -13,6 +13,8 @@ from venus.flow.precedence import Precedence
 STEP_BYTES_MAX, STEP_BYTES_LEAST = 1 << 20, 128 << 10
 #: How often, and how many times at most, it looks whether RocksDB takes rows without a delay.
 FLUSH_LOOK_S, FLUSH_LOOKS_MAX = 0.01, 100
+#: It waits from this many files below the number that delays writes: one may be on its way.
+FILES_BEFORE = 4
 
 
 class Pacing:
@@ -41,7 +43,14 @@ class Pacing:
             self._pause(rest_s)
 
     def wait_for_files(self) -> None:
-        """Wait while memtables are written to files: a write that RocksDB delays holds up the whole broker."""
+        """Wait while memtables are written to files, or files merged: a write that RocksDB delays holds up all."""
         for _ in range(FLUSH_LOOKS_MAX):
-            if self._store.full_memtables(keys.ROW) < DELAYING_MEMTABLES - 1 or self._pause(FLUSH_LOOK_S):
+            if not self._is_near_delays() or self._pause(FLUSH_LOOK_S):
                 return
+
+    def _is_near_delays(self) -> bool:
+        store = self._store
+        return (
+            store.full_memtables(keys.ROW) >= DELAYING_MEMTABLES - 1
+            or store.unmerged_files(keys.ROW) >= DELAYING_FILES - FILES_BEFORE
+        )

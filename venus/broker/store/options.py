@@ -22,7 +22,10 @@ DELAYING_MEMTABLES = _MEMTABLES_MAX - 1
 #: So many new files of `row` are merged with the old ones together, which are read and written again each time: with
 #: many businesses each file spans them all. RocksDB's 4 took 1.6 times the CPU of that. Writes are delayed 16 later.
 _ROW_FILES_MERGED = 8
-_FILES_SLOW, _FILES_STOP = 24, 40
+DELAYING_FILES, _FILES_STOP = 24, 40
+#: Where nobody looks at them, later: merges give way (threads.py), each snapshot leaves a file in every family, and a
+#: delayed write of the log holds up everybody.
+_OTHER_FILES_SLOW, _OTHER_FILES_STOP = 48, 64
 
 
 class Memory:
@@ -65,8 +68,11 @@ def of_family(name: str, memory: Memory) -> Options:
         options.set_memtable_factory(MemtableFactory.vector())
         table.set_bloom_filter(10, False)
         options.set_level_zero_file_num_compaction_trigger(_ROW_FILES_MERGED)
-        options.set_level_zero_slowdown_writes_trigger(_FILES_SLOW)
+        options.set_level_zero_slowdown_writes_trigger(DELAYING_FILES)
         options.set_level_zero_stop_writes_trigger(_FILES_STOP)
+    else:
+        options.set_level_zero_slowdown_writes_trigger(_OTHER_FILES_SLOW)
+        options.set_level_zero_stop_writes_trigger(_OTHER_FILES_STOP)
     options.set_allow_concurrent_memtable_write(False)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(memory.memtable_bytes // 2)

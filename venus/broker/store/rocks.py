@@ -23,7 +23,7 @@ from typing import Any
 
 from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch
 
-from venus.broker.store import keys, options, seal
+from venus.broker.store import keys, options, seal, threads
 from venus.broker.store.failures import refuse_to_open, wrapped
 from venus.broker.store.reads import Reads
 from venus.broker.store.syncs import Syncs
@@ -110,6 +110,7 @@ class Store(Reads):
             refuse_to_open(path, error)
         self._no_cache = ReadOptions()
         self._no_cache.fill_cache(False)
+        threads.merges_give_way()
         self._bear_witness()
 
     @property
@@ -181,6 +182,13 @@ class Store(Reads):
         """
         try:
             return int(self._views[family].property_int_value("rocksdb.num-immutable-mem-table"))
+        except Exception as error:
+            raise wrapped(self.path, error, "read") from error
+
+    def unmerged_files(self, family: str) -> int:
+        """Return how many files of a family are not merged; from `options.DELAYING_FILES` on, writes are delayed."""
+        try:
+            return int(self._views[family].property_int_value("rocksdb.num-files-at-level0"))
         except Exception as error:
             raise wrapped(self.path, error, "read") from error
 
