@@ -1,4 +1,4 @@
-"""What waits in RocksDB's memory: merged, seen when it is full, and waited for only so long."""
+"""What RocksDB has still to write or merge: seen, and waited for only so long."""
 
 from __future__ import annotations
 
