@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 Params = Mapping[str, Any] | Sequence[Any] | None
@@ -87,6 +88,24 @@ def _value(name: str, text: str) -> Any:
     return type(default)(text)
 
 
+def connected(dsn: str, **more: Any) -> psycopg2.extensions.connection:
+    """Connect, in autocommit mode.
+
+    psycopg2 settles here how it quotes backslashes, for good: where database or role have standard_conforming_strings
+    off, a later SET would have it corrupt strings. So it is switched on as the session starts; only there, because some
+    poolers take no options.
+    """
+    alive = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+    parameters = {"connect_timeout": 10, "client_encoding": "UTF8", **alive, **more}
+    raw: psycopg2.extensions.connection = psycopg2.connect(dsn, **parameters)
+    if raw.get_parameter_status("standard_conforming_strings") == "off":
+        given = raw.info.options
+        raw.close()
+        raw = psycopg2.connect(dsn, **parameters, options=f"{given} -c standard_conforming_strings=on".lstrip())
+    raw.autocommit = True
+    return raw
+
+
 class Writable(Protocol):
     """What COPY writes into."""
 
@@ -100,21 +119,12 @@ class Connection:
         self.url, self.options = split_url(url)
         self.place = self.url.set(query={}).render_as_string(hide_password=True)
         try:
-            self._raw = psycopg2.connect(
-                self.url.render_as_string(hide_password=False),
-                application_name=application,
-                connect_timeout=10,
-                client_encoding="UTF8",
-                keepalives_idle=30,
-                keepalives_interval=10,
-                keepalives_count=3,
-                tcp_user_timeout=60_000,
-            )
+            dsn = self.url.render_as_string(hide_password=False)
+            self._raw = connected(dsn, application_name=application, tcp_user_timeout=60_000)
         except psycopg2.Error as error:
             text = f"source {self.place} cannot be reached: {_first_line(error)}"
             kind = LoginRefused if _REJECTED.search(text) else DatabaseUnavailable
             raise kind(text, hint="check [source] url") from error
-        self._raw.autocommit = True
         self._cursor = self._raw.cursor()
         self._texts = self._raw.cursor()
         self.run(self._settings())
@@ -123,10 +133,7 @@ class Connection:
         """Text must mean the same whatever the database's defaults are, and nobody may wait for us for ever."""
         o = self.options
         return (
-            "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC';"
-            "SET extra_float_digits = 1; SET bytea_output = 'hex'; SET standard_conforming_strings = on;"
-            "SET xmloption = content; SET lc_monetary = 'C'; SET quote_all_identifiers = off;"
-            "SET synchronous_commit = on; SET client_min_messages = warning; SET row_security = off;"
+            f"{statement('session', 'settings')}; SET synchronous_commit = on;"
             "SET search_path = pg_catalog; SET jit = off; SET default_transaction_isolation = 'read committed';"
             "SET enable_nestloop = on; SET enable_seqscan = on; SET enable_sort = on;"
             f"SET lock_timeout = {int(o.lock_timeout_s * 1000)};"

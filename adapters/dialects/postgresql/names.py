@@ -21,8 +21,9 @@ def qualified(namespace: str, name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a string literal; standard_conforming_strings is on in every session of ours."""
-    return "'" + text.replace("'", "''") + "'"
+    """Return a string literal that means the same in every session: in the application's, a backslash may escape."""
+    escaped = text.replace("'", "''")
+    return "E'" + escaped.replace("\\", "\\\\") + "'" if "\\" in text else f"'{escaped}'"
 
 
 def log_table(table_id: int) -> str:

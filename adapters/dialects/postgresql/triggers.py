@@ -95,9 +95,10 @@ def functions(table: Table, table_id: int) -> Iterator[Function]:
     block = "row_function" if table.per_row else "statement_function"
     yield Function(name=names.function(table_id), sql=statement("triggers", block, **parts))
     if table.kind == "p":
-        quoted_key = _columns(table.key, "x").replace("%", "%%").replace("'", "''")
+        key = _columns(table.key, "x").replace("%", "%%")
+        executed = literal(statement("triggers", "keys_of_partition", key=key, **parts))
         name = names.partition_function(table_id)
-        sql = statement("triggers", "partition_function", partition_function=name, quoted_key=quoted_key, **parts)
+        sql = statement("triggers", "partition_function", partition_function=name, keys_of_partition=executed, **parts)
         yield Function(name=name, sql=sql)
 
 

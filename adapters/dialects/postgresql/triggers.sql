@@ -104,10 +104,14 @@ BEGIN
   IF current_setting('venus.apply', true) = 'on' OR current_setting('{truncating}', true) = 'on' THEN
     RETURN NULL;
   END IF;
-  EXECUTE format('INSERT INTO {log} (op, {keys}) SELECT ''D'', {quoted_key} FROM ONLY %s x', TG_RELID::regclass);
+  EXECUTE format({keys_of_partition}, TG_RELID::regclass);
   {mark_dirty};
   RETURN NULL;
 END $venus$
+
+-- keys_of_partition --
+-- What the function above executes, for one partition.
+INSERT INTO {log} (op, {keys}) SELECT 'D', {key} FROM ONLY %s x
 
 -- idle_function --
 -- After a key change: the application goes on, nothing is captured.

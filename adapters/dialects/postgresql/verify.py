@@ -53,6 +53,7 @@ class Names:
     relation_name: str  # for ::regclass
     columns: tuple[str, ...]
     casts: tuple[str, ...]  # the types of the key's columns
+    equals: tuple[str, ...]  # their operators: a type of an extension has its own, which no search_path need find
 
 
 def form(kind: LogicalType, column: str, *, bare: bool = False) -> str:
@@ -214,7 +215,8 @@ class PostgresReader:
         """Return the parts of a join with these keys."""
         named = self._named(subject)
         values = key_values(subject, named.casts)
-        match = [f"t.{c} = {v}" for c, v in zip(named.columns, values, strict=False)]
+        pairs = zip(named.columns, named.equals, values, strict=False)
+        match = [f"t.{column} OPERATOR({equals}) {value}" for column, equals, value in pairs]
         return {"relation": named.relation, "match": " AND ".join(match)} | self._arrays(keys)
 
     def _arrays(self, keys: Seq[Key]) -> dict[str, str]:
@@ -258,6 +260,7 @@ class PostgresSourceReader(PostgresReader):
             relation_name=literal(table.name_sql),
             columns=tuple(names.quoted(c.name) for c in subject.schema.wire_columns),
             casts=tuple(k.log_type for k in table.key),
+            equals=tuple(k.equals for k in table.key),
         )
 
     def next_sequence(self) -> Sequence:
@@ -267,9 +270,9 @@ class PostgresSourceReader(PostgresReader):
         log = log_table(subject.schema.table_id)
         if not keys or self._connection.row(statement("verify", "whole_table_waits", log=log))[0]:
             return set(keys)
-        values = key_values(subject, self._of_source(subject).casts)
-        logged = log_keys(len(values))
-        match = " AND ".join(f"l.{k} = {v}" for k, v in zip(logged, values, strict=True))
+        named = self._of_source(subject)
+        triples = zip(log_keys(len(named.casts)), named.equals, key_values(subject, named.casts), strict=True)
+        match = " AND ".join(f"l.{key} OPERATOR({equals}) {value}" for key, equals, value in triples)
         rows = self._session.rows(statement("verify", "waiting", log=log, match=match, **self._arrays(keys)))
         return {tuple(row) for row in rows}
 

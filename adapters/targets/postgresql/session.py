@@ -17,6 +17,8 @@ import psycopg2
 import psycopg2.extensions
 import sqlalchemy as sa
 
+from venus.adapters.dialects.postgresql.connection import connected
+from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import ConfigError, DatabaseUnavailable, TargetError
 
 logger = logging.getLogger(__name__)
@@ -71,19 +73,19 @@ class Session:
         self.place = parsed.set(query={}).render_as_string(hide_password=True)
         dsn = parsed.render_as_string(hide_password=False)
         try:
-            self._connection = psycopg2.connect(
-                dsn, application_name=application[:63], connect_timeout=10, client_encoding="UTF8",
-                keepalives_idle=30, keepalives_interval=10, keepalives_count=3,
-            )  # fmt: skip
+            self._connection = connected(dsn, application_name=application[:63])
         except psycopg2.Error as error:
             text = f"target {self.place} cannot be reached: {_first_line(error)}"
             kind = ConfigError if _WRONG.search(text) else DatabaseUnavailable
             raise kind(text, hint="check url in [targets.NAME]") from error
-        self._connection.autocommit = True
         self._cursor = self._connection.cursor()
         #: The names of what is prepared here.
         self.prepared: set[str] = set()
-        self.run(_SESSION)
+        self.run(f"{statement('session', 'settings')}; {_NO_LIMITS}; {statement('session', 'durable')}")
+
+    def be_durable(self) -> None:
+        """Have COMMIT return when it is on disk, as at first: the broker may forget what is acknowledged behind it."""
+        self.run(f"RESET synchronous_commit; {statement('session', 'durable')}")
 
     def close(self) -> None:
         """Close it; whatever is not committed is gone."""
@@ -172,12 +174,7 @@ class Session:
         return TargetError(f"target {self.place}: {_message(error)} ({state})")
 
 
-#: Text must mean the same whatever the database's defaults are.
-_SESSION = (
-    "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; "
-    "SET standard_conforming_strings = on; SET bytea_output = 'hex'; SET extra_float_digits = 1; "
-    "SET client_min_messages = warning; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0"
-)
+_NO_LIMITS = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0"
 
 
 def _first_line(error: Exception) -> str:

@@ -27,6 +27,7 @@ class PostgresTargetReader(PostgresReader):
             relation_name=literal(placed.sql),
             columns=tuple(placed.column(c.name) for c in columns),
             casts=tuple(type_sql(c.type, placed.type_names) for c in columns[: len(subject.schema.key)]),
+            equals=("=",) * len(subject.schema.key),
         )
 
     def reached(self, subject: Subject) -> Reached:

@@ -224,7 +224,7 @@ class _Load:
         created = [p for table_id, p in plan.placed.items() if states[table_id].created]
         warnings = finish_tables(session, created, list(plan.placed.values()))
         self._register(plan)
-        session.run("RESET synchronous_commit")
+        session.be_durable()
         with transaction(session):
             self._set_states(plan, parked)
         self._snapshots.close(plan.snapshot.snapshot_id)
