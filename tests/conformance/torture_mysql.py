@@ -56,6 +56,8 @@ COLUMNS = {
             ("repeat('x', 100000)", "x" * 100000),
         ),
     ),
+    "c_cp1251": Torture(type="text character set cp1251", values=(("'Жизнь?'", "Жизнь?"), ("''", ""))),
+    "c_gbk": Torture(type="char(9) character set gbk", values=(("'生?'", "生?"),)),
     "c_utf8mb3": Torture(type="tinytext character set utf8mb3", values=(("'größe'", "größe"),)),
     "c_utf16": Torture(type="text character set utf16", values=(("'größe 🙂'", "größe 🙂"),)),
     "c_binary": Torture(type="binary(3)", values=(("'a'", b"a\0\0"),)),

@@ -17,6 +17,13 @@ from venus.model import Finding, Kind
 _VERSION_MIN = {"MariaDB": (10, 3), "MySQL": (8, 0)}
 #: What capture does, by privilege.
 NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "TRIGGER", "CREATE TEMPORARY TABLES")
+#: What makes a VIRTUAL column another value at another time, for another user or by chance.
+_UNSETTLED = re.compile(
+    r"@@|\b(now|current_timestamp|sysdate|localtime|localtimestamp|curdate|current_date|curtime|current_time|utc_\w+"
+    r"|from_unixtime|rand|uuid|uuid_short|sys_guid|user|current_user|session_user|system_user|current_role|database"
+    r"|schema|connection_id|last_insert_id|found_rows|row_count|version|dayname|monthname)\b(?!`)|\bunix_timestamp\(\)",
+    re.IGNORECASE,
+)
 #: Of each table, to find values that cannot be carried.
 SAMPLE_ROWS = 10_000
 
@@ -48,6 +55,8 @@ def _server(connection: Connection) -> Iterator[Finding]:
         yield Finding(
             where="server", message="is read-only: nothing can be installed", remedy="use the primary", blocks=True
         )
+    if int(connection.row(statement("check", "replica_threads"))[0]):
+        yield from _replica(connection)
     if log_bin == "1" and binlog == "STATEMENT":
         yield Finding(
             where="server",
@@ -61,6 +70,16 @@ def _server(connection: Connection) -> Iterator[Finding]:
             remedy="set it to 1 or 2 and restart the server",
         )
     yield from _privileges(connection, account, binary_log=log_bin == "1" and trusted == "0")
+
+
+def _replica(connection: Connection) -> Iterator[Finding]:
+    if connection.row(statement("check", "replica_triggers"))[0] == "NO":
+        yield Finding(
+            where="server",
+            message="is a replica: the rows that it takes from its primary fire no triggers",
+            remedy="use the primary, or STOP SLAVE; SET GLOBAL slave_run_triggers_for_rbr = 'YES'; START SLAVE (and the"
+            " same in the server's options); what came before needs `venus resync`",
+        )
 
 
 def _privileges(connection: Connection, account: str, *, binary_log: bool) -> Iterator[Finding]:
@@ -124,6 +143,13 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
             remedy="exclude the table, or change the column's type",
             blocks=True,
         )
+    for column, expression in table.expressions.items():
+        if _UNSETTLED.search(expression):
+            yield Finding(
+                where=f"{table.where}.{column}",
+                message=f"is computed anew by every query: no trigger fires when AS ({expression}) gives another value",
+                remedy="compute it in a view and drop the column, or exclude the table",
+            )
     if not connection.options.zero_dates_null:
         yield from _zero_dates(connection, table)
 

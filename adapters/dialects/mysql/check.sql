@@ -4,6 +4,14 @@
 SELECT version(), @@global.read_only, @@global.log_bin, @@global.binlog_format, @@global.log_bin_trust_function_creators,
        @@innodb_autoinc_lock_mode, current_user()
 
+-- replica_threads --
+-- Of MariaDB: those that write what another server has written. A Galera cluster's have another name, and need no
+-- triggers: the log tables are replicated too.
+SELECT count(*) FROM information_schema.processlist WHERE command IN ('Slave_SQL', 'Slave_worker')
+
+-- replica_triggers --
+SELECT @@global.slave_run_triggers_for_rbr
+
 -- privileges --
 -- Of the account and of the role it has taken; global ones count everywhere.
 SELECT privilege_type FROM information_schema.user_privileges WHERE grantee IN ({grantees})

@@ -33,6 +33,11 @@ _LOST = {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_SERVER_LOST_EXTENDED,
          CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.QUERY_INTERRUPTED, 1927, 0}  # fmt: skip
 #: How arguments are written; there are no decoders, see above.
 _CONVERSIONS: dict[Any, Any] = {**encoders}
+#: MySQL's word for no limit.
+_NO_LIMIT = 18446744073709551615
+#: What a collation makes of the longest key that an index takes, and MariaDB's default, which sorts some of them.
+_SORT_BYTES = 8192
+_SORT_BUFFER_BYTES = 2 << 20
 #: How long the server waits for us to take the next rows of an answer.
 _SLOW_READER_S = 3600
 _TLS = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_capath": "capath", "ssl_cipher": "cipher"}
@@ -40,6 +45,10 @@ _TLS = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_capath": "cap
 
 class LockTimeout(DatabaseUnavailable):
     """A lock was not to be had in time."""
+
+
+class NotUnicode(SourceError):
+    """A text that the server took for utf8 has half of a surrogate pair, which no decoder takes."""
 
 
 class Deadlock(DatabaseUnavailable):
@@ -144,6 +153,11 @@ class Connection:
         o = self.options
         return (
             f"SET time_zone = '+00:00', sql_mode = '{SQL_MODE}', group_concat_max_len = 16777216,"
+            # rows beyond the limit, and those that sort alike in their first bytes, would be passed over in silence
+            f" sql_select_limit = {_NO_LIMIT}, max_sort_length = {_SORT_BYTES},"
+            f" sort_buffer_size = greatest(@@global.sort_buffer_size, {_SORT_BUFFER_BYTES}),"
+            # what is said outside a transaction would wait in one for the next COMMIT
+            " completion_type = 'NO_CHAIN', sql_quote_show_create = 1,"
             # a cut is read no faster than its halves are shipped
             f" net_write_timeout = {_SLOW_READER_S},"
             f" lock_wait_timeout = {o.lock_timeout_s}, innodb_lock_wait_timeout = {o.lock_timeout_s}"
@@ -172,7 +186,7 @@ class Connection:
             with raw.cursor() as cursor:
                 cursor.execute(text, values)
                 return list(cursor.fetchall())
-        except (pymysql.Error, OSError) as error:
+        except (pymysql.Error, OSError, UnicodeDecodeError) as error:
             raise self._sorted(error) from error
 
     def row(self, text: str, values: Seq[Any] | None = None) -> Row:
@@ -194,7 +208,7 @@ class Connection:
             if cursor.fetchone() is None:
                 cursor.close()
                 self._streaming = None
-        except (pymysql.Error, OSError) as error:
+        except (pymysql.Error, OSError, UnicodeDecodeError) as error:
             raise self._sorted(error) from error
 
     def begin(self, text: str = "START TRANSACTION") -> None:
@@ -250,6 +264,9 @@ class Connection:
                 raw.close()
 
     def _sorted(self, error: Exception) -> SourceError | DatabaseUnavailable:
+        if isinstance(error, UnicodeDecodeError):
+            self.close()  # in the middle of an answer
+            return NotUnicode(f"a text has the bytes {error.object[error.start :][:3].hex()}, which are no Unicode")
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         said = f"source {self.place}: {_said(error)}"
         if isinstance(error, OSError) or code in _LOST:

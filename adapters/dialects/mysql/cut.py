@@ -20,7 +20,7 @@ from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, definitions
-from venus.adapters.dialects.mysql.connection import Connection, Deadlock
+from venus.adapters.dialects.mysql.connection import Connection, Deadlock, NotUnicode
 from venus.adapters.dialects.mysql.reading import (
     VALUE_BYTES,
     Access,
@@ -102,7 +102,7 @@ class MysqlCut:
                     rows = Rows(cursor, access)
                     while portion := rows.take(rows_max=rows_max, bytes_max=bytes_max):
                         yield from sections_of(portion, access, bytes_max=bytes_max)
-            except (UnfitRow, DoesNotFit) as why:
+            except (UnfitRow, DoesNotFit, NotUnicode) as why:
                 raise self._halts.halt(dirty[table_id].schema, len(numbers), why, hint=HINT) from why
             self._seen[table_id] = numbers
 
@@ -122,17 +122,17 @@ class MysqlCut:
         rows: list[Row] = []
         self._halts.begin()
         budget, cursor, done = bytes_max * _FILL_SECTIONS, fill.cursor, False
-        while not done and len(rows) < rows_max and budget > 0:
-            wanted = self._pace.rows(fill.table_id, access, rows_max - len(rows), budget)
-            piece = self._reader.rows(access.fill_sql(cursor, wanted))
-            budget -= self._pace.learn(fill.table_id, access, piece)
-            done = len(piece) < wanted
-            if piece:
-                cursor = self._behind(piece[-1], cursor, access, done=done)
-            rows += piece
         try:
+            while not done and len(rows) < rows_max and budget > 0:
+                wanted = self._pace.rows(fill.table_id, access, rows_max - len(rows), budget)
+                piece = self._reader.rows(access.fill_sql(cursor, wanted))
+                budget -= self._pace.learn(fill.table_id, access, piece)
+                done = len(piece) < wanted
+                if piece:
+                    cursor = self._behind(piece[-1], cursor, access, done=done)
+                rows += piece
             sections = list(sections_of(rows, access, bytes_max=bytes_max))
-        except (UnfitRow, DoesNotFit) as why:
+        except (UnfitRow, DoesNotFit, NotUnicode) as why:
             waiting = len(self._seen.get(fill.table_id, ()))
             raise self._halts.halt(captured.schema, waiting, why, hint=HINT) from why
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)

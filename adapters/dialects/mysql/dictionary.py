@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.mysql import structure as structures
 from venus.adapters.dialects.mysql.connection import Connection, Row
@@ -60,6 +60,10 @@ class Table:
     unsupported: tuple[tuple[str, str], ...]
     checks: tuple[Check, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    #: What generated columns are computed from.
+    expressions: Mapping[str, str] = field(default_factory=dict)
+    #: When the server last wrote the definition.
+    written: str = ""
 
     @property
     def sql(self) -> str:
@@ -124,12 +128,13 @@ def read(connection: Connection, *, zero_dates_null: bool) -> Dictionary:
     references = _references(connection.rows(statement("dictionary", "foreign_keys", **parts)))
     more = structures.read(connection, {"database": parts["database"]}, mariadb=is_mariadb(connection))
     tables = {}
-    for name, _, engine, comment, rows in connection.rows(statement("dictionary", "tables", **parts)):
+    for name, _, engine, comment, rows, written in connection.rows(statement("dictionary", "tables", **parts)):
         own = [r for r in references if r.child == name]
-        tables[name] = _table(
+        table = _table(
             database, name, engine, comment, int(rows), columns[name], indexes[name], own, json, more[name],
             null=zero_dates_null,
         )  # fmt: skip
+        tables[name] = replace(table, written=written)
     return Dictionary(tables=tables, references=tuple(references))
 
 
@@ -175,6 +180,8 @@ def _table(
             found.append(_column(row, one, null=null))
         except UnsupportedType as why:
             unsupported.append((row[0], str(why)))
+    # the end of a row's time is part of every key of a versioned table, and another one when a trigger sees it go
+    indexes = [i for i in indexes if i[2] not in {r[0] for r in columns if r[13].upper() == "ROW END"}]
     key, problems = _key(
         indexes, declared, {c.name for c in found if not c.nullable} | {r[0] for r in columns if r[9] == "0"}
     )
@@ -190,7 +197,7 @@ def _table(
             )
             for r in references
         ),
-        unsupported=tuple(unsupported),
+        unsupported=tuple(unsupported), expressions={r[0]: r[13] for r in columns if r[13]},
     )  # fmt: skip
 
 

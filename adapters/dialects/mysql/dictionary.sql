@@ -1,7 +1,9 @@
 -- What information_schema says of one database. Everything here only reads.
 
 -- tables --
-SELECT t.table_name, t.table_type, coalesce(t.engine, ''), coalesce(t.table_comment, ''), coalesce(t.table_rows, 0)
+-- create_time: when the definition was last written, by whatever ALTER TABLE; at MySQL perhaps only by a rebuild.
+SELECT t.table_name, t.table_type, coalesce(t.engine, ''), coalesce(t.table_comment, ''), coalesce(t.table_rows, 0),
+       coalesce(t.create_time, '')
   FROM information_schema.tables t
  WHERE t.table_schema = {database} AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY t.table_name
 
@@ -9,7 +11,7 @@ SELECT t.table_name, t.table_type, coalesce(t.engine, ''), coalesce(t.table_comm
 SELECT c.table_name, c.column_name, c.data_type, c.column_type, coalesce(c.character_set_name, ''),
        coalesce(c.collation_name, ''), coalesce(c.character_maximum_length, 0), coalesce(c.numeric_precision, 0),
        coalesce(c.numeric_scale, 0), coalesce(c.datetime_precision, 0), c.is_nullable = 'YES', c.extra,
-       c.column_default, coalesce(c.column_comment, '')
+       c.column_default, coalesce(c.column_comment, ''), coalesce(c.generation_expression, '')
   FROM information_schema.columns c WHERE c.table_schema = {database} {only} ORDER BY c.table_name, c.ordinal_position
 
 -- indexes --

@@ -105,7 +105,7 @@ def access_to(table: Table, schema: TableSchema, *, zero_dates_null: bool) -> Ac
     is_there = f"t.{quoted(key[0].name)} IS NOT NULL"
     return Access(
         layout=layout,
-        rules=tuple(rule_of(c, zero_dates_null=zero_dates_null) for c in layout.columns),
+        rules=tuple(rule_of(c, table.declared[c.name], zero_dates_null=zero_dates_null) for c in layout.columns),
         declared=declared,
         table_sql=table.sql,
         columns_sql="".join(expressions),

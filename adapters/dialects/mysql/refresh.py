@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.mysql import names, registry
+from venus.adapters.dialects.mysql import names, registry, seen
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, Marks
 from venus.adapters.dialects.mysql.cascades import Path, reaching
 from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
@@ -30,6 +30,7 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks) -> bool:
     paths, circles = reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
     now, noted = marks.now(), marks.stored()
+    moved = _files_moved(loaded, noted)
     before = registry.mark(connection)
     for c in loaded.captured:
         reaching_it = [p for p in paths if p.child == c.schema.name]
@@ -42,6 +43,7 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks) -> bool:
             reason = _missed(c.table, c, present, reaching_it, circular)
             mark = marks.of(c.schema.name, now)
             truncated = _follow_mark(connection, c, marks, mark, noted)
+            _follow_definition(connection, c, marks, noted, moved=moved or bool(truncated))
             reason = reason or truncated
         if reason and c.state == registry.ACTIVE:
             registry.set_state(connection, c.table_id, registry.RESYNC, reason)
@@ -91,7 +93,7 @@ def _follow_mark(connection: Connection, c: Captured, marks: Marks, mark: str, n
     """Note a table's number; return the reason if it is another one and nothing else explains that."""
     if not mark or noted.get(c.table_id) == mark or c.state == registry.PAUSED:
         return ""
-    altered = c.access is None
+    altered = c.access is None or seen.other_columns(noted.get(seen.slot(c.table_id), ""), _look(c))
     known = c.table_id in noted
     if known and altered:
         registry.restart_fill(connection, c.table_id)  # an ALTER that rebuilds hides a TRUNCATE before it
@@ -100,6 +102,29 @@ def _follow_mark(connection: Connection, c: Captured, marks: Marks, mark: str, n
         registry.set_state(connection, c.table_id, registry.RESYNC, TRUNCATED)
     marks.store(c.table_id, mark)
     return TRUNCATED if known and not altered else ""
+
+
+def _follow_definition(
+    connection: Connection, c: Captured, marks: Marks, noted: Mapping[int, str], *, moved: bool
+) -> None:
+    """Note a table's definition, and have the table read again if ALTER TABLE may have given it other values."""
+    slot, look = seen.slot(c.table_id), _look(c)
+    before = noted.get(slot, "")
+    if before == look or not c.definition or c.state == registry.PAUSED:
+        return
+    if seen.altered(before, look, moved=moved):
+        registry.restart_fill(connection, c.table_id)  # before it is noted: a crash in between finds it again
+    marks.store(slot, look)
+
+
+def _look(c: Captured) -> str:
+    return seen.look(c.definition, c.table.written if c.table else "")
+
+
+def _files_moved(loaded: Loaded, noted: Mapping[int, str]) -> bool:
+    """Say whether the definition of a table was written again that nobody alters: ours."""
+    ours = (c for c in loaded.captured if c.schema.name == names.HEARTBEAT)
+    return any(seen.written_again(noted.get(seen.slot(c.table_id), ""), _look(c)) for c in ours)
 
 
 def _new_version(connection: Connection, captured: Captured) -> None:

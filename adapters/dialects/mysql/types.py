@@ -29,6 +29,14 @@ _CHARACTER_BYTES = {
     "eucjpms": 3, "big5": 2, "sjis": 2, "cp932": 2, "gbk": 2, "gb2312": 2, "euckr": 2,
 }  # fmt: skip
 _FLOAT_BYTES = {"float": 4, "double": 8}
+#: Character sets in which everything that can be stored is text. In the others a byte may stand for no character, as
+#: 0x98 in cp1251 or what is over 0x7F in ascii, and the server hands out a question mark for it.
+_WHOLE_SETS = {
+    "utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf16le", "utf32", "latin1", "latin2", "latin5", "latin7", "koi8r",
+    "koi8u", "cp850", "cp852", "cp866", "keybcs2", "macce", "macroman",
+}  # fmt: skip
+#: What a value begins with that is no text; none of these character sets has this one.
+NO_TEXT = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,11 @@ class Declared:
     def is_text(self) -> bool:
         """Whether its values are characters, which a collation may call equal when they are not the same."""
         return bool(self.collation) and self.data_type not in ("enum", "set")
+
+    @property
+    def may_be_no_text(self) -> bool:
+        """Whether bytes may be stored that its character set has no character for."""
+        return self.is_text and self.charset not in _WHOLE_SETS
 
 
 def logical(declared: Declared) -> LogicalType:
@@ -114,7 +127,15 @@ def read_as(declared: Declared, column: str) -> str:
     if "zerofill" in declared.column_type:
         digits = f"DECIMAL({declared.precision},{declared.scale})" if name == "decimal" else "UNSIGNED"
         return f"CAST({column} AS {digits})"
-    return column
+    return _text_or_bytes(column) if declared.may_be_no_text else column
+
+
+def _text_or_bytes(column: str) -> str:
+    """Return the text, or the mark and the first bytes where its characters are fewer than those that are stored."""
+    text = f"CONVERT({column} USING utf8mb4)"
+    shown = f"CHAR_LENGTH(REPLACE(REPLACE({text}, '?', ''), '\N{REPLACEMENT CHARACTER}', ''))"
+    stored = f"CHAR_LENGTH(REPLACE({column}, '?', ''))"
+    return f"IF({shown} < {stored}, CONCAT('{NO_TEXT}', HEX(LEFT({column}, 30))), {text})"
 
 
 def _unsigned(declared: Declared) -> str:

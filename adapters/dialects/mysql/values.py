@@ -13,6 +13,7 @@ from datetime import date, datetime
 from functools import partial
 
 from venus.adapters.dialects.floats import float_text
+from venus.adapters.dialects.mysql.types import NO_TEXT, Declared
 from venus.model import Column, Kind
 
 Value = str | bytes | None
@@ -25,9 +26,11 @@ class DoesNotFit(ValueError):
     """A value that has no canonical form."""
 
 
-def rule_of(column: Column, *, zero_dates_null: bool) -> Rule | None:
+def rule_of(column: Column, declared: Declared, *, zero_dates_null: bool) -> Rule | None:
     """Return how a column's values are rewritten; None: they are canonical as they come."""
     kind = column.type.kind
+    if declared.may_be_no_text:
+        return partial(_texts, charset=declared.charset)
     if kind is Kind.FLOAT:
         return partial(_each, partial(_float, length=column.type.length))
     if kind is Kind.BOOL:
@@ -43,6 +46,13 @@ def rule_of(column: Column, *, zero_dates_null: bool) -> Rule | None:
 
 def _each(write: Callable[[str], str], values: Seq[Value]) -> list[Value]:
     return [v if v is None else write(v) for v in values]  # type: ignore[arg-type]
+
+
+def _texts(values: Seq[Value], *, charset: str) -> Seq[Value]:
+    for value in values:
+        if value is not None and value.startswith(NO_TEXT):  # type: ignore[arg-type]
+            raise DoesNotFit(f"its bytes {value[1:]!r} are no text in {charset}")
+    return values
 
 
 def _float(text: str, *, length: int) -> str:

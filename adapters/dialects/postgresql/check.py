@@ -35,6 +35,7 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
             found += findings.of_table(table, keyless.get(table.oid))
         found += _privileges(connection, chosen)
         found += _replica_writers(connection)
+        found += _older_installation(connection)
     if chosen:
         count, estimate = len(chosen), sum(t.rows_estimate for t in chosen)
         largest = max(chosen, key=lambda t: t.rows_estimate)
@@ -127,4 +128,14 @@ def _replica_writers(connection: Connection) -> Iterator[Finding]:
             where=who,
             message="writes with session_replication_role = replica: such rows fire no ordinary trigger",
             remedy="add venus_always=true to the source's URL and install again: the triggers are then ENABLE ALWAYS",
+        )
+
+
+def _older_installation(connection: Connection) -> Iterator[Finding]:
+    if connection.row(statement("check", "unseen"))[0]:
+        yield Finding(
+            where="installation",
+            message="is of an older version: a trigger that was off for a while, or what ALTER TABLE computes, goes"
+            " unnoticed",
+            remedy="run `venus install-triggers`, which adds the table venus.seen",
         )

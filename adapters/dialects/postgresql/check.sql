@@ -25,6 +25,11 @@ SELECT 'role ' || coalesce(r.rolname, 'any') || ' in database ' || coalesce(d.da
 UNION ALL
 SELECT 'subscription ' || subname FROM pg_stat_subscription WHERE subname IS NOT NULL
 
+-- unseen --
+-- Whether an installation of an older version lacks the table in which capture notes what it has seen.
+SELECT count(*) FILTER (WHERE c.relname = 'captured_table') > count(*) FILTER (WHERE c.relname = 'seen')
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'venus' AND c.relkind = 'r'
+
 -- waiting --
 -- Who holds a lock on one of these tables that a new trigger has to wait for.
 SELECT DISTINCT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, ''),

@@ -144,6 +144,18 @@ def test_what_cannot_be_carried_exactly_is_refused_with_the_reason(shop: Shop, t
     shop.source.install(["*"], ["x"])
 
 
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [("now()", True), ("timestampdiff(YEAR, born, curdate())", True), ("rand()", True), ("@@server_id", True),
+     ("year(born)", False), ("`user`", False), ("unix_timestamp(born)", False)],
+)  # fmt: skip
+def test_a_column_that_every_query_computes_anew_is_named(shop: Shop, expression: str, told: bool) -> None:
+    shop.run(f"CREATE TABLE x (id int PRIMARY KEY, born date, user int, c varchar(40) AS ({expression}) VIRTUAL)")
+    findings = shop.source.check(["*"], [])
+    assert [f.where for f in findings] == ([f"{shop.database}.x.c"] if told else [])
+    assert not any(f.blocks for f in findings)
+
+
 def test_a_key_that_is_dropped_does_not_fail_the_application_for_long(shop: Shop) -> None:
     shop.run("CREATE TABLE item (id int PRIMARY KEY, code int NOT NULL UNIQUE)", "INSERT INTO item VALUES (1, 1)")
     follower = shop.capture()

@@ -84,3 +84,48 @@ def test_the_server_and_the_application_may_be_in_any_time_zone(shop: Shop) -> N
     shop.run("SET time_zone = '+05:30'", "INSERT INTO t VALUES (1, '2026-01-01 00:00:00.250')")
     follower.drain()
     assert follower.rows("t")["1",]["s"] == "2025-12-31 18:30:00.25+00"
+
+
+@pytest.mark.parametrize(
+    ("charset", "value"), [("cp1251", "98"), ("ascii", "E4"), ("greek", "AA"), ("tis620", "A0"), ("gbk", "A2A0")]
+)
+def test_bytes_that_are_no_text_halt_their_table(shop: Shop, charset: str, value: str) -> None:
+    """The server hands out a question mark for them; one that is stored is a text like any other."""
+    shop.run(
+        f"CREATE TABLE old (id int PRIMARY KEY, t text CHARACTER SET {charset})", "INSERT INTO old VALUES (1, '?')"
+    )
+    follower = shop.capture()
+    assert follower.rows("old")["1",]["t"] == "?"
+    shop.run(f"INSERT INTO old VALUES (2, x'61{value}')")
+    follower.drain()
+    assert shop.state("old") == (
+        "PAUSED", f"cannot be carried: row id='2': column t: its bytes '61{value}' are no text in {charset}"
+    )  # fmt: skip
+    shop.run("UPDATE old SET t = 'a' WHERE id = 2")
+    shop.source.refresh_schemas()
+    follower.drain()
+    shop.same(follower, "old")
+
+
+def test_bytes_that_are_no_text_are_not_taken_for_one_key(shop: Shop) -> None:
+    shop.run("CREATE TABLE old (k varchar(9) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY)")
+    follower = shop.capture()
+    shop.run("INSERT INTO old VALUES (x'e4'), (x'e5')")
+    follower.drain()
+    assert shop.state("old")[0] == "PAUSED"
+
+
+@pytest.mark.parametrize("when", ["filled", "changed"])
+def test_half_a_surrogate_pair_halts_its_table_alone(shop: Shop, when: str) -> None:
+    """MariaDB takes it for utf8mb4; no decoder does."""
+    shop.run("CREATE TABLE doc (id int PRIMARY KEY, t text)", "CREATE TABLE other (id int PRIMARY KEY)")
+    row = "INSERT INTO doc VALUES (1, x'eda080')"
+    if when == "filled":
+        shop.run(row)
+    follower = shop.capture()
+    if when == "changed":
+        shop.run(row)
+    shop.run("INSERT INTO other VALUES (1)")
+    follower.drain()
+    assert shop.state("doc") == ("PAUSED", "cannot be carried: a text has the bytes eda080, which are no Unicode")
+    assert set(follower.rows("other")) == {("1",)}

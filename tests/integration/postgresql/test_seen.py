@@ -9,6 +9,7 @@ import pytest
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
 from tests.support.follower import Follower
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.model import Finding
 
 
 def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture: Start) -> None:
@@ -63,6 +64,23 @@ def test_an_installation_without_what_was_seen_goes_on_and_gets_it_with_the_next
     sql(off_and_on)
     follower.source.refresh_schemas()
     assert state(follower, "item")[0] == "RESYNC"
+
+
+def test_check_says_that_an_installation_lacks_what_was_seen(sql: Sql, capture: Start) -> None:
+    def found() -> list[Finding]:
+        return [f for f in source.check(["*"], []) if f.where == "installation"]
+
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    source = capture().source
+    assert found() == []
+    sql("DROP TABLE venus.seen")
+    (finding,) = found()
+    assert not finding.blocks
+    assert "run `venus install-triggers`" in finding.remedy
+    source.install(["*"], [])
+    assert found() == []
+    source.uninstall()
+    assert found() == []
 
 
 def test_installing_again_is_no_reason_to_read_a_table_once_more(sql: Sql, capture: Start) -> None:

@@ -1,0 +1,126 @@
+"""What ALTER TABLE does to values: no trigger fires, InnoDB's number stays, sometimes the definition's text too."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.mysql.conftest import Shop
+from tests.support.follower import Follower
+
+ITEM = "CREATE TABLE item (id int PRIMARY KEY, a int, twice int AS (a * 2) VIRTUAL, more int AS (a + 1) STORED, b int)"
+ROWS = "INSERT INTO item (id, a, b) VALUES (1, 5, 50), (2, 7, 70)"
+
+
+def followed(shop: Shop, *statements: str) -> Follower:
+    """Capture, run statements in another second than that in which the table was made, and look at the dictionary."""
+    shop.run(ITEM, ROWS)
+    follower = shop.capture()
+    shop.source.refresh_schemas()
+    shop.wait_for(
+        f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{shop.database}'"
+        " AND table_name IN ('item', 'venus_heartbeat') HAVING max(create_time) < now()"
+    )
+    shop.run(*statements)
+    shop.clock.now += 10
+    shop.source.refresh_schemas()
+    follower.read_registry()
+    return follower
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE item MODIFY twice int AS (a * 3) VIRTUAL",
+        "ALTER TABLE item DROP twice, ADD twice int AS (a * 3) VIRTUAL",
+        "ALTER TABLE item MODIFY more int AS (a + 2) STORED",  # rebuilds the table
+        "ALTER TABLE item DROP b, ADD b int",  # not a letter of the definition is another one
+        "ALTER TABLE item DROP b, ADD b int DEFAULT 9",
+        "ALTER TABLE item DROP b; ALTER TABLE item ADD b int",
+        "ALTER TABLE item CHANGE a c int; ALTER TABLE item CHANGE b a int AFTER id, CHANGE c b int",
+    ],
+)
+def test_values_that_alter_table_has_changed_are_read_again(shop: Shop, statement: str) -> None:
+    if "CHANGE" in statement:  # a column that others are computed from cannot trade its name
+        statement = f"ALTER TABLE item DROP twice, DROP more; {statement}"
+    follower = followed(shop, *statement.split("; "))
+    follower.drain()
+    assert shop.state("item") == ("ACTIVE", "")
+    shop.same(follower, "item")
+
+
+def test_it_is_noticed_in_partitions_and_without_the_privilege_to_see_innodbs_numbers(shop: Shop) -> None:
+    shop.server.execute("CREATE OR REPLACE USER 'venus'@'127.0.0.1' IDENTIFIED BY 'pw'")
+    shop.server.execute(f"GRANT ALL ON `{shop.database}`.* TO 'venus'@'127.0.0.1'")
+    shop.url = shop.server.url(shop.database, "venus", "pw")
+    shop.run(
+        "CREATE TABLE part (id int PRIMARY KEY, twice int AS (id * 2) VIRTUAL) PARTITION BY HASH (id) PARTITIONS 2"
+    )
+    shop.run("INSERT INTO part (id) VALUES (1), (2)")
+    follower = followed(shop, "ALTER TABLE part MODIFY twice int AS (id * 3) VIRTUAL")
+    follower.drain()
+    shop.same(follower, "part")
+
+
+def test_what_happened_while_nobody_captured_is_noticed(shop: Shop) -> None:
+    follower = followed(shop)
+    assert follower.due() == []
+    shop.restart()
+    shop.run("ALTER TABLE item MODIFY twice int AS (a * 3) VIRTUAL")
+    later = Follower(shop.source)
+    shop.source.refresh_schemas()
+    assert [f.table_id for f in later.due()] == [later.table_id("item")]
+
+
+def test_a_paused_table_is_read_again_when_it_goes_on(shop: Shop) -> None:
+    follower = followed(shop)
+    table_id = follower.table_id("item")
+    shop.source.set_table_state(table_id, "PAUSED", "")
+    shop.run("ALTER TABLE item MODIFY more int AS (a + 2) STORED")
+    shop.source.refresh_schemas()
+    shop.source.set_table_state(table_id, "ACTIVE", "")
+    shop.source.refresh_schemas()
+    follower.drain()
+    assert shop.state("item") == ("ACTIVE", "")
+    shop.same(follower, "item")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE INDEX by_b ON item (b)", "ALTER TABLE item COMMENT 'x'", "ANALYZE TABLE item",
+     "CREATE TABLE child (id int PRIMARY KEY, FOREIGN KEY (id) REFERENCES item (id))",
+     "CREATE TRIGGER theirs BEFORE INSERT ON item FOR EACH ROW SET NEW.b = 1", "FLUSH TABLES"],
+)  # fmt: skip
+def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(shop: Shop, statement: str) -> None:
+    follower = followed(shop, statement)
+    assert shop.state("item") == ("ACTIVE", "")
+    assert follower.due() == []
+
+
+def test_files_that_were_copied_or_touched_are_no_reason_to_read_all_tables_again(shop: Shop) -> None:
+    """As a container that starts does it, which gives all files to its user."""
+    follower = followed(shop)
+    written = "SELECT group_concat(create_time) FROM information_schema.tables WHERE table_schema = database()"
+    before = shop.run(written)
+    for file in (shop.server.home / "data" / shop.database).glob("*.frm"):
+        file.chmod(0o660)
+    shop.run("FLUSH TABLES")
+    assert shop.run(written) != before, "this has tested nothing"
+    shop.source.refresh_schemas()
+    assert follower.due() == []
+
+
+def test_a_rebuild_that_nothing_explains_is_still_a_truncate(shop: Shop) -> None:
+    followed(shop, "OPTIMIZE TABLE item")
+    assert shop.state("item")[0] == "RESYNC"
+    assert all(t.fill.done for t in shop.source.registered()), "it waits for its resync"
+
+
+def test_an_installation_of_an_older_version_notes_what_there_is(shop: Shop) -> None:
+    follower = followed(shop)
+    shop.run("DELETE FROM venus_innodb_table WHERE table_id < 0")
+    shop.source.refresh_schemas()
+    assert follower.due() == []
+    shop.run("ALTER TABLE item MODIFY twice int AS (a * 3) VIRTUAL")
+    shop.source.refresh_schemas()
+    follower.drain()
+    shop.same(follower, "item")
