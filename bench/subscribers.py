@@ -1,6 +1,7 @@
 """Many subscribers in a process of their own, each a stream over a TCP connection of its own; and lines with a delay.
 
 *Light* subscribers share connections, so many streams on each: a machine has no room for ten thousand connections.
+They may be served by a client that costs less than gRPC's (`bench.light`).
 
 Each checks the seal, reads every increment, gives its credit back and acknowledges, as `venus.rpc.subscriber` does;
 with threads, a thousand of those would measure the client. A frame whose bytes are those of one that another subscriber
@@ -20,13 +21,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import grpc
-import numpy as np
 
+from bench.arrivals import Arrivals, Seen
 from bench.venus_transmission import BUSINESS
 from venus.rpc.channel import aio_channel, options
-from venus.rpc.credit import cost
 from venus.rpc.event_loop import run
-from venus.rpc.sealed import SUBSCRIBE, seal, unseal
+from venus.rpc.sealed import SUBSCRIBE, seal
 from venus.wire import broker_pb2
 
 #: How long subscribers may take to get anywhere.
@@ -37,58 +37,7 @@ SAY_EVERY_S = 1.0
 OPENING_MAX = 500
 #: All positions are looked at so often, not with each frame; when a frame came is noted with it.
 LOOK_EVERY_S = 0.02
-#: So many frames are compared with.
-FRAMES_KEPT = 16
 spawn = multiprocessing.get_context("spawn")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
-    """What subscribers got: when the first increment came, and when the last of them had everything below an offset."""
-
-    first: float
-    last: dict[int, float]
-    nbytes: int
-    frames: int
-    #: Of all subscribers together, each one once.
-    rows: int
-    #: User and system, of their processes since they were started.
-    cpu_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """A frame that was checked and read."""
-
-    content: bytes
-    is_opening: bool
-    begin: int
-    end: int
-    price: int
-
-
-class _Frames:
-    """The newest frames that subscribers of this process have read."""
-
-    def __init__(self) -> None:
-        self._newest: deque[_Read] = deque(maxlen=FRAMES_KEPT)
-
-    def read(self, content: bytes) -> _Read:
-        """Return what is in a frame. Raises DigestMismatch, AssertionError."""
-        for known in self._newest:
-            if known.content == content:  # which compares lengths first
-                return known
-        frame = unseal(broker_pb2.DeliveryFrame, content, "a frame")
-        increments = frame.increments
-        begin = end = increments[0].base_offset if increments else 0
-        for increment in increments:
-            assert increment.base_offset == end, "an increment is missing in a frame"
-            end += increment.count
-        price = sum(map(cost, increments))
-        found = _Read(content=content, is_opening=frame.HasField("opened"), begin=begin, end=end, price=price)
-        if increments:
-            self._newest.appendleft(found)
-        return found
 
 
 @dataclass(slots=True)
@@ -112,18 +61,9 @@ class _Owed:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What the subscribers of one process have got so far."""
+class _Seen(Seen):
+    """What they have got, and what they owe."""
 
-    positions: list[int]
-    #: Of each subscriber: the ends of its frames, and when they came.
-    ends: list[list[int]]
-    times: list[list[float]]
-    first: float = float("inf")
-    nbytes: int = 0
-    frames: int = 0
-    opened: int = 0
-    frames_read: _Frames = field(default_factory=_Frames)
     owed: list[_Owed] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -143,16 +83,8 @@ async def _subscribe(
     while (content := await call.read()) is not grpc.aio.EOF:
         now = time.monotonic()
         frame = seen.frames_read.read(content)
-        seen.opened += frame.is_opening
-        seen.frames += frame.end > frame.begin
-        seen.nbytes += len(content)
-        if frame.end > frame.begin:
-            assert frame.begin == seen.positions[number], f"{group} got an increment twice, or missed one"
-            seen.first = min(seen.first, now)
-            seen.positions[number] = frame.end
-            seen.ends[number].append(frame.end)
-            seen.times[number].append(now)
-            owed.taken += frame.price
+        seen.take(number, frame, now)
+        owed.taken += frame.price
         seen.changed.set()
         if owed.taken >= credit_bytes // 2 or (owed.taken and now - owed.said_at > SAY_EVERY_S):
             await owed.give_back(seen)
@@ -191,7 +123,7 @@ async def _watch(
         while (wanted := await asyncio.to_thread(orders.recv)) is not None:
             while min(seen.positions) < max(wanted):
                 await _change(seen)
-            orders.send(_arrivals(seen, wanted, offset))
+            orders.send(seen.arrivals(wanted, offset))
         for task in tasks:
             task.cancel()
 
@@ -205,25 +137,6 @@ async def _told(work: Coroutine[Any, Any, None], orders: Connection) -> None:
         raise
 
 
-def _arrivals(seen: _Seen, wanted: Sequence[int], offset: int) -> Arrivals:
-    return Arrivals(
-        first=seen.first,
-        last=_last(seen, wanted),
-        nbytes=seen.nbytes,
-        frames=seen.frames,
-        rows=sum(seen.positions) - offset * len(seen.positions),
-        cpu_s=time.process_time(),
-    )
-
-
-def _last(seen: _Seen, wanted: Sequence[int]) -> dict[int, float]:
-    """Return when the last subscriber had everything below each of these offsets."""
-    found = np.zeros(len(wanted))
-    for ends, times in zip(seen.ends, seen.times, strict=True):
-        found = np.maximum(found, np.array(times)[np.searchsorted(np.array(ends), np.array(wanted))])
-    return dict(zip(wanted, found.tolist(), strict=True))
-
-
 async def _change(seen: _Seen) -> None:
     seen.changed.clear()
     with suppress(TimeoutError):
@@ -231,7 +144,8 @@ async def _change(seen: _Seen) -> None:
     await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _run(*arguments: Any) -> None:
+def run_subscribers(*arguments: Any) -> None:
+    """Serve whoever gives orders: up, open, opened, then offsets."""
     run(_watch(*arguments))
 
 
@@ -247,9 +161,10 @@ class Subscribers:
         offset: int = 0,
         credit_bytes: int = 1 << 20,
         on_one: int = 1,
+        watch: Callable[..., None] = run_subscribers,
     ) -> None:
         self._orders, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_run, args=(addresses, count, name, offset, credit_bytes, on_one, theirs))
+        self._process = spawn.Process(target=watch, args=(addresses, count, name, offset, credit_bytes, on_one, theirs))
         self._process.start()
         theirs.close()
 
@@ -301,11 +216,15 @@ def subscribers(
     offset: int = 0,
     credit_bytes: int = 1 << 20,
     on_one: int = 1,
+    watch: Callable[..., None] = run_subscribers,
 ) -> Iterator[Callable[..., Arrivals]]:
-    """Open so many, `on_one` of them on each connection; yield what waits until all have all below some offsets."""
+    """Open so many, `on_one` of them on each connection; yield what waits until all have all below some offsets.
+
+    `watch` is what each process runs: gRPC's client, or that of `bench.light`.
+    """
     share = [count // processes + (n < count % processes) for n in range(processes)]
     many = [
-        Subscribers(addresses, each, f"bench{n}", offset=offset, credit_bytes=credit_bytes, on_one=on_one)
+        Subscribers(addresses, each, f"bench{n}", offset=offset, credit_bytes=credit_bytes, on_one=on_one, watch=watch)
         for n, each in enumerate(share)
     ]
 

@@ -1,6 +1,7 @@
 """T2: 1,000 messages of 1 KB to 20 to 10,000 subscribers (Tensor figure 15): until all of them have all.
 
-Up to 1,000 each has a TCP connection of its own. 10,000 are light ones: a hundred streams on each connection.
+Up to 1,000 each is gRPC's client with a TCP connection of its own. 10,000 are light ones (`bench.light`): a hundred
+streams on each connection, read by a client that leaves the machine to the broker.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 
 from bench.fan_out import Messages, Used, one_broker
 from bench.figures.figure import Figure, Finding, at_most
+from bench.light.watching import run as light
+from bench.subscribers import run_subscribers as real
 from bench.subscribers import subscribers
 
 MESSAGES = 1000
@@ -24,8 +27,9 @@ def one(count: int, messages: int) -> Finding:
     with one_broker() as broker:
         sender = Messages(broker.address)
         sender.one()
-        on_one = ON_ONE if count >= LIGHT else 1
-        with subscribers([broker.address], count, processes=min(2, -(-count // 100)), on_one=on_one) as reach:
+        on_one, watch = (ON_ONE, light) if count >= LIGHT else (1, real)
+        processes = min(2, -(-count // 100))
+        with subscribers([broker.address], count, processes=processes, on_one=on_one, watch=watch) as reach:
             before = reach(sender.end)
             used, began = Used(broker.process.pid), time.monotonic()
             sender.many(messages)

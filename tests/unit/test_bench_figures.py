@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import cables, subscribers, watchers
+from bench import cables, watchers
+from bench.arrivals import Frames
 from bench.figures import m3, m5, t6
 from bench.network.week import Followers, Formula, Known, week
 from bench.venus_transmission import make_half
@@ -101,7 +102,7 @@ def test_a_watcher_counts_rows_that_come_twice_and_rows_that_never_come() -> Non
 
 
 def test_a_frame_that_another_subscriber_has_read_is_compared_and_a_damaged_one_is_found() -> None:
-    frames = subscribers._Frames()
+    frames = Frames()
     content = seal(broker_pb2.DeliveryFrame(increments=[increment(1, 3), increment(4, 2)]))
     found = frames.read(content)
 

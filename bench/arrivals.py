@@ -1,0 +1,114 @@
+"""What subscribers of one process have got: each increment once and in order, and when the last of them had everything.
+
+A frame whose bytes are those of one that another subscriber of the process has read is compared, not read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from venus.rpc.credit import cost
+from venus.rpc.sealed import unseal
+from venus.wire import broker_pb2
+
+#: So many frames are compared with.
+FRAMES_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """What subscribers got: when the first increment came, and when the last of them had everything below an offset."""
+
+    first: float
+    last: dict[int, float]
+    nbytes: int
+    frames: int
+    #: Of all subscribers together, each one once.
+    rows: int
+    #: User and system, of their processes since they were started.
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A frame that was checked and read."""
+
+    content: bytes
+    is_opening: bool
+    begin: int
+    end: int
+    price: int
+
+
+class Frames:
+    """The newest frames that subscribers of this process have read."""
+
+    def __init__(self) -> None:
+        self.newest: deque[Read] = deque(maxlen=FRAMES_KEPT)
+
+    def read(self, content: bytes) -> Read:
+        """Return what is in a frame. Raises DigestMismatch, AssertionError."""
+        for known in self.newest:
+            if known.content == content:  # which compares lengths first
+                return known
+        frame = unseal(broker_pb2.DeliveryFrame, content, "a frame")
+        increments = frame.increments
+        begin = end = increments[0].base_offset if increments else 0
+        for increment in increments:
+            assert increment.base_offset == end, "an increment is missing in a frame"
+            end += increment.count
+        price = sum(map(cost, increments))
+        found = Read(content=content, is_opening=frame.HasField("opened"), begin=begin, end=end, price=price)
+        if increments:
+            self.newest.appendleft(found)
+        return found
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the subscribers of one process have got so far."""
+
+    positions: list[int]
+    #: Of each subscriber: the ends of its frames, and when they came.
+    ends: list[list[int]]
+    times: list[list[float]]
+    first: float = float("inf")
+    nbytes: int = 0
+    frames: int = 0
+    opened: int = 0
+    frames_read: Frames = field(default_factory=Frames)
+
+    def take(self, number: int, frame: Read, now: float) -> None:
+        """Note a frame of one subscriber. Raises AssertionError unless it goes on where that one is."""
+        self.opened += frame.is_opening
+        self.nbytes += len(frame.content)
+        if frame.end > frame.begin:
+            assert frame.begin == self.positions[number], f"subscriber {number} got an increment twice, or missed one"
+            self.frames += 1
+            self.first = min(self.first, now)
+            self.positions[number] = frame.end
+            self.ends[number].append(frame.end)
+            self.times[number].append(now)
+
+    def arrivals(self, wanted: Sequence[int], offset: int) -> Arrivals:
+        """Return what came since `offset`; all of them have everything below each of these offsets."""
+        return Arrivals(
+            first=self.first,
+            last=self._last(wanted),
+            nbytes=self.nbytes,
+            frames=self.frames,
+            rows=sum(self.positions) - offset * len(self.positions),
+            cpu_s=time.process_time(),
+        )
+
+    def _last(self, wanted: Sequence[int]) -> dict[int, float]:
+        """Return when the last subscriber had everything below each of these offsets."""
+        found = np.zeros(len(wanted))
+        for ends, times in zip(self.ends, self.times, strict=True):
+            found = np.maximum(found, np.array(times)[np.searchsorted(np.array(ends), np.array(wanted))])
+        return dict(zip(wanted, found.tolist(), strict=True))

@@ -1,0 +1,169 @@
+"""One connection to a broker with many streams, each a call of `Delivery.Subscribe`; nothing here blocks.
+
+Whatever ends a stream or the connection is a failure: a subscriber stays until the benchmark is done.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes
+
+from bench.arrivals import Frames, Read
+from bench.light import framing
+from bench.light.framing import ACK, END_STREAM, WORD, Kind, Setting, Splitter
+from bench.light.messages import Messages
+
+#: What a broker may send on one stream, and on one connection, ahead of what was read; half of it is given back.
+STREAM_BYTES = 16 << 20
+CONNECTION_BYTES = framing.WINDOW_BYTES_MAX
+CONNECT_TIMEOUT_S = 10.0
+_WORDS = re.compile(rb"[ -~]{4,}")
+
+
+@dataclass(slots=True)
+class Stream:
+    """One subscriber's call."""
+
+    id: int
+    number: int
+    group: str
+    messages: Messages
+    #: How many bytes may be sent.
+    room: int
+    #: How many came that were not given back to its window.
+    came: int = 0
+    #: Credit that was not given back yet, and when some was.
+    taken: int = 0
+    said_at: float = field(default_factory=time.monotonic)
+
+
+class Connection:
+    """To one broker; `take` gets each message of each stream."""
+
+    def __init__(self, address: str, take: Callable[[Connection, Stream, Read], None]) -> None:
+        self._address, self._take = address, take
+        self.streams: dict[int, Stream] = {}
+        self._splitter = Splitter(self._data, self._other)
+        self._room = self._stream_room = framing.WINDOW_BYTES
+        self._came = 0
+        wanted = {
+            Setting.HEADER_TABLE_SIZE: 0,
+            Setting.ENABLE_PUSH: 0,
+            Setting.INITIAL_WINDOW_SIZE: STREAM_BYTES,
+            Setting.MAX_FRAME_SIZE: framing.FRAME_BYTES_MAX,
+        }
+        opening = framing.window_update(0, CONNECTION_BYTES - framing.WINDOW_BYTES)
+        self._out = bytearray(framing.PREFACE + framing.settings(wanted) + opening)
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+
+    # -- to the broker -------------------------------------------------------------------------------------------
+
+    def open(self, number: int, group: str, frames: Frames) -> Stream:
+        """Call the method."""
+        stream = Stream(2 * len(self.streams) + 1, number, group, Messages(frames), self._stream_room)
+        self.streams[stream.id] = stream
+        self._out += framing.request(stream.id, self._address)
+        return stream
+
+    def send(self, stream: Stream, content: bytes) -> bool:
+        """Send a message if the broker's windows have room for it; return whether they had."""
+        payload = framing.message(content)
+        if len(payload) > min(self._room, stream.room):
+            return False
+        self._room -= len(payload)
+        stream.room -= len(payload)
+        self._out += framing.frame(Kind.DATA, stream.id, payload)
+        return True
+
+    def flush(self) -> bool:
+        """Write what the socket takes; return whether that was all."""
+        with suppress(BlockingIOError):
+            while self._out:
+                del self._out[: self.socket.send(self._out)]
+        return not self._out
+
+    # -- from the broker -----------------------------------------------------------------------------------------
+
+    def receive(self, buffer: memoryview) -> None:
+        """Read once, into a buffer that all connections share. Raises ConnectionError if anything has ended."""
+        try:
+            nbytes = self.socket.recv_into(buffer)
+        except BlockingIOError:
+            return
+        if not nbytes:
+            raise ConnectionError(f"{self._address} has closed a connection of {len(self.streams)} streams")
+        self._splitter.feed(buffer[:nbytes])
+
+    def _data(self, stream_id: int, piece: memoryview) -> None:
+        stream = self._stream(stream_id)
+        for message in stream.messages.feed(piece):
+            self._take(self, stream, message)
+        stream.came += len(piece)
+        if stream.came >= STREAM_BYTES // 2:
+            self._out += framing.window_update(stream_id, stream.came)
+            stream.came = 0
+        self._came += len(piece)
+        if self._came >= CONNECTION_BYTES // 2:
+            self._out += framing.window_update(0, self._came)
+            self._came = 0
+
+    def _other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if flags & END_STREAM and kind in {Kind.HEADERS, Kind.DATA}:
+            raise ConnectionError(f"the stream of {self._stream(stream_id).group} has ended: {_words(payload)}")
+        if (rule := _RULES.get(kind)) is not None:  # frames of other kinds are to be ignored
+            rule(self, flags, stream_id, payload)
+
+    def _settings(self, flags: int, _: int, payload: bytes) -> None:
+        if flags & ACK:
+            return
+        room = framing.settings_in(payload).get(Setting.INITIAL_WINDOW_SIZE, self._stream_room)
+        for stream in self.streams.values():
+            stream.room += room - self._stream_room
+        self._stream_room = room
+        self._out += framing.frame(Kind.SETTINGS, flags=ACK)
+
+    def _ping(self, flags: int, _: int, payload: bytes) -> None:
+        if not flags & ACK:
+            self._out += framing.frame(Kind.PING, payload=payload, flags=ACK)
+
+    def _window_update(self, _: int, stream_id: int, payload: bytes) -> None:
+        (nbytes,) = WORD.unpack(payload)
+        if stream_id:
+            self._stream(stream_id).room += nbytes
+        else:
+            self._room += nbytes
+
+    def _reset(self, _: int, stream_id: int, payload: bytes) -> None:
+        (code,) = WORD.unpack(payload)
+        raise ConnectionError(f"the stream of {self._stream(stream_id).group} was reset with code {code}")
+
+    def _go_away(self, _flags: int, _stream: int, payload: bytes) -> None:
+        raise ConnectionError(f"{self._address} has ended a connection of {len(self.streams)}: {_words(payload)}")
+
+    def _stream(self, stream_id: int) -> Stream:
+        try:
+            return self.streams[stream_id]
+        except KeyError:
+            raise ConnectionError(f"{self._address} speaks of a stream {stream_id} that was never opened") from None
+
+
+_RULES: dict[int, Callable[[Connection, int, int, bytes], None]] = {
+    Kind.SETTINGS: Connection._settings,
+    Kind.PING: Connection._ping,
+    Kind.WINDOW_UPDATE: Connection._window_update,
+    Kind.RST_STREAM: Connection._reset,
+    Kind.GOAWAY: Connection._go_away,
+}
+
+
+def _words(payload: bytes) -> str:
+    """Return what a person can read in trailers or a farewell, which are not decoded."""
+    return unquote_to_bytes(b" ".join(_WORDS.findall(payload))).decode(errors="replace")[:500]

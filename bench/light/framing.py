@@ -1,0 +1,143 @@
+"""HTTP/2 frames: what a client of one method writes, and how what it reads is cut (RFC 9113).
+
+Nothing that comes is copied unless it is part of a frame's head or of a frame that is not DATA. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+
+from venus.rpc.sealed import SUBSCRIBE
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD = struct.Struct(">BHBBI")
+#: Of a gRPC message: whether it is compressed, and its length.
+PREFIX = struct.Struct(">BI")
+SETTING = struct.Struct(">HI")
+WORD = struct.Struct(">I")
+
+#: What either end may send before it is told otherwise.
+WINDOW_BYTES = 65535
+WINDOW_BYTES_MAX = 2**31 - 1
+FRAME_BYTES_MAX = 2**24 - 1
+
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+
+
+class Kind(IntEnum):
+    """Of a frame."""
+
+    DATA = 0
+    HEADERS = 1
+    RST_STREAM = 3
+    SETTINGS = 4
+    PUSH_PROMISE = 5
+    PING = 6
+    GOAWAY = 7
+    WINDOW_UPDATE = 8
+
+
+class Setting(IntEnum):
+    """That this client says or hears."""
+
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+
+
+def frame(kind: Kind, stream: int = 0, payload: bytes = b"", flags: int = 0) -> bytes:
+    """Return a frame's bytes."""
+    return HEAD.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
+
+
+def settings(wanted: dict[Setting, int]) -> bytes:
+    """Return the frame that announces them."""
+    return frame(Kind.SETTINGS, payload=b"".join(SETTING.pack(*item) for item in wanted.items()))
+
+
+def settings_in(payload: bytes) -> dict[int, int]:
+    """Return what the other end announces."""
+    return dict(SETTING.iter_unpack(payload))
+
+
+def window_update(stream: int, nbytes: int) -> bytes:
+    """Return the frame that lets the other end send so much more, on one stream or (0) on the connection."""
+    return frame(Kind.WINDOW_UPDATE, stream, WORD.pack(nbytes))
+
+
+def request(stream: int, authority: str) -> bytes:
+    """Return the frame that calls `Delivery.Subscribe`: names of HPACK's static table, values as they are."""
+    block = (
+        b"\x83\x86"  # :method POST, :scheme http
+        + (b"\x04" + _text(SUBSCRIBE))  # :path
+        + (b"\x01" + _text(authority))  # :authority
+        + b"\x00\x02te\x08trailers"
+        + (b"\x0f\x10" + _text("application/grpc"))  # content-type
+    )
+    return frame(Kind.HEADERS, stream, block, END_HEADERS)
+
+
+def _text(value: str) -> bytes:
+    content = value.encode()
+    assert len(content) < 127, "longer ones would need a longer length"
+    return bytes([len(content)]) + content
+
+
+def message(content: bytes) -> bytes:
+    """Return a gRPC message that is not compressed."""
+    return PREFIX.pack(0, len(content)) + content
+
+
+class Splitter:
+    """Cuts the bytes of a connection into frames, wherever they are split.
+
+    `data(stream, piece)` gets what a DATA frame holds, piece by piece as it comes; a piece is only valid during the
+    call. `other(kind, flags, stream, payload)` gets every other frame as a whole, and DATA once more where it ends a
+    stream, without payload.
+    """
+
+    def __init__(self, data: Callable[[int, memoryview], None], other: Callable[[int, int, int, bytes], None]) -> None:
+        self._data, self._other = data, other
+        self._head, self._payload = bytearray(), bytearray()
+        self._kind = self._flags = self._stream = self._left = 0
+
+    def feed(self, view: memoryview) -> None:
+        """Cut what came next."""
+        at, end = 0, len(view)
+        while at < end:
+            if not self._left:
+                part = view[at : at + HEAD.size - len(self._head)]
+                self._head += part
+                at += len(part)
+                if len(self._head) == HEAD.size:
+                    self._begin()
+                continue
+            piece = view[at : at + self._left]
+            at += len(piece)
+            self._left -= len(piece)
+            if self._kind == Kind.DATA:
+                self._data(self._stream, piece)
+            else:
+                self._payload += piece
+            if not self._left:
+                self._end()
+
+    def _begin(self) -> None:
+        high, low, self._kind, self._flags, stream = HEAD.unpack(self._head)
+        self._head.clear()
+        self._stream = stream & WINDOW_BYTES_MAX  # without the reserved bit
+        self._left = high << 16 | low
+        if self._kind == Kind.DATA and self._flags & PADDED:
+            raise ConnectionError("a DATA frame is padded, which gRPC never does")
+        if not self._left:
+            self._end()
+
+    def _end(self) -> None:
+        if self._kind != Kind.DATA or self._flags & END_STREAM:
+            self._other(self._kind, self._flags, self._stream, bytes(self._payload))
+            self._payload.clear()

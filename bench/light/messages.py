@@ -1,0 +1,85 @@
+"""gRPC messages on one stream, which begin and end anywhere in what comes. Pure.
+
+A message that equals one that another subscriber of the process has read is compared with it piece by piece as it
+comes, by `memcmp`, and is never put together. Any other one is, and `Frames` checks its seal and reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.arrivals import Frames, Read
+from bench.light.framing import PREFIX
+from venus.rpc.channel import MESSAGE_BYTES_MAX
+
+
+class _Content:
+    """A message of which a part has come."""
+
+    def __init__(self, frames: Frames, nbytes: int) -> None:
+        self._frames, self._nbytes = frames, nbytes
+        self._have = 0
+        #: What came so far is this one's beginning; None = it is nobody's, and kept in pieces.
+        self._like: Read | None = None
+        self._pieces: list[bytes] = []
+
+    @property
+    def missing(self) -> int:
+        """How many bytes have not come."""
+        return self._nbytes - self._have
+
+    def add(self, piece: memoryview) -> None:
+        """Compare what came next, or keep a copy."""
+        if not self._pieces and (self._like is None or not self._like.content.startswith(piece, self._have)):
+            self._look_again(piece)
+        if self._like is None:
+            self._pieces.append(bytes(piece))
+        self._have += len(piece)
+
+    def _look_again(self, piece: memoryview) -> None:
+        """Look for a message that begins with all that came; if there is none, what came is kept from now on."""
+        before = self._like.content[: self._have] if self._like is not None else b""
+        for known in self._frames.newest:
+            content = known.content
+            if len(content) == self._nbytes and content.startswith(before) and content.startswith(piece, self._have):
+                self._like = known
+                return
+        self._like, self._pieces = None, [before]
+
+    def read(self) -> Read:
+        """Return what is in it. Raises what `Frames.read` raises."""
+        return self._like if self._like is not None else self._frames.read(b"".join(self._pieces))
+
+
+class Messages:
+    """Of one stream."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._prefix = bytearray()
+        self._content: _Content | None = None
+
+    def feed(self, piece: memoryview) -> Iterator[Read]:
+        """Take what came next, and yield each message that it ends. Raises ConnectionError, and what `read` raises."""
+        while len(piece):
+            if self._content is None:
+                wanted = PREFIX.size - len(self._prefix)
+                self._prefix += piece[:wanted]
+                piece = piece[wanted:]
+                if len(self._prefix) < PREFIX.size:
+                    return
+                self._content = self._begin()
+            part = piece[: self._content.missing]
+            if len(part):
+                self._content.add(part)
+                piece = piece[len(part) :]
+            if not self._content.missing:
+                found, self._content = self._content.read(), None
+                yield found
+
+    def _begin(self) -> _Content:
+        is_compressed, nbytes = PREFIX.unpack(self._prefix)
+        self._prefix.clear()
+        if is_compressed or nbytes > MESSAGE_BYTES_MAX:
+            raise ConnectionError(f"a message of {nbytes} bytes is compressed or too large")
+        return _Content(self._frames, nbytes)
