@@ -1,6 +1,6 @@
 """Connections to a broker: one TCP connection for each channel, checked when it is opened.
 
-Flow control is left to gRPC (its bandwidth probe is what makes long lines fast); keepalive finds silent peers.
+Both ends have windows of a fixed size, without gRPC's bandwidth probe; keepalive finds silent peers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ MESSAGE_BYTES_MAX = 16 << 20
 REPLICA_BYTES_MAX = MESSAGE_BYTES_MAX + (2 << 20)
 #: Frames are coalesced up to about this much.
 FRAME_BYTES = 1 << 20
+#: What a stream may have on its way before the other end takes it: 60 MB/s over a line with 70 ms there and back. gRPC
+#: begins with as much. It would then find out by pings behind data what a line can take, on every connection.
+WINDOW_BYTES = 4 << 20
 KEEPALIVE_S = 20.0
 KEEPALIVE_TIMEOUT_S = 5.0
 #: Of a client that can go to another broker: a machine that is gone says nothing, not even that it is.
@@ -53,6 +56,8 @@ def options(
         ("grpc.http2.ping_timeout_ms", int(timeout_s * 1000)),  # 60 s otherwise, whatever the line above says
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),  # counts only without the probe
         # Half of the shortest keepalive that a peer may have: nobody is taken for a flood of pings.
         ("grpc.http2.min_ping_interval_without_data_ms", int(min(keepalive_s, CLUSTER_KEEPALIVE_S) * 500)),
     ]

@@ -1,0 +1,76 @@
+"""What both ends announce of HTTP/2's flow control, and that nobody sends a ping behind data."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.integration.service.conftest import committed
+from tests.support.brokers import BUSINESS
+from tests.support.proxy import Proxy, Way
+from venus.broker.service.process import RunningBroker
+from venus.rpc.channel import WINDOW_BYTES
+from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
+
+pytestmark = pytest.mark.integration
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTINGS, _PING = 4, 6
+_INITIAL_WINDOW_SIZE = 4
+#: The first ping of a connection with data came at once, and a window that is not to stay is taken back as soon.
+QUIET_S = 0.5
+
+
+class Recorder(Proxy):
+    """Keeps what went each way of its one connection."""
+
+    def __init__(self, target: str) -> None:
+        self.kept = {way: bytearray() for way in Way}
+        super().__init__(target)
+
+    def _damaged(self, data: bytes, way: Way) -> bytes:
+        self.kept[way] += data
+        return data
+
+
+def frames(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and the payload of every whole frame."""
+    at = len(_PREFACE) if content.startswith(_PREFACE) else 0
+    while at + 9 <= len(content):
+        size = int.from_bytes(content[at : at + 3], "big")
+        yield content[at + 3], content[at + 9 : at + 9 + size]
+        at += 9 + size
+
+
+def windows(content: bytes) -> list[int]:
+    """Return every initial window of a stream that this end has announced."""
+    said = [payload for kind, payload in frames(content) if kind == _SETTINGS]
+    settings = [struct.unpack_from(">HI", payload, at) for payload in said for at in range(0, len(payload), 6)]
+    return [value for name, value in settings if name == _INITIAL_WINDOW_SIZE]
+
+
+def pings(content: bytes) -> int:
+    return sum(kind == _PING for kind, _ in frames(content))
+
+
+def test_windows_are_wide_from_the_start_and_nobody_pings_behind_data(broker: RunningBroker) -> None:
+    up, down = Recorder(broker.address), Recorder(broker.address)
+    with (
+        closing(up),
+        closing(down),
+        Producer(up.address, BUSINESS, "test", window_bytes_max=8 << 20) as sender,
+        Subscriber(down.address, BUSINESS, "test", credit_bytes=1 << 20) as reader,
+    ):
+        sender.connect(0, 0)
+        committed(sender, 1, rows=1000)
+        reader.open(0, 0)
+        assert next(iter(reader.increments(10.0))).count == 1000
+        time.sleep(QUIET_S)
+        for content in (bytes(kept) for line in (up, down) for kept in line.kept.values()):
+            assert windows(content) == [WINDOW_BYTES]
+            assert pings(content) == 0
