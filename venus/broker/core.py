@@ -173,6 +173,7 @@ class Core:
         groups = ConsumerGroups(
             submit=self.commits.submit,
             is_stored=self.catalogue.is_stored,
+            check_leads=self._check_leads,
             changed=self.upkeep.acknowledged,
             clock_us=self.clock_us,
         )
@@ -208,6 +209,10 @@ class Core:
 
     def _knows_end(self, business: Business) -> bool:
         return self._shared.knows_end(business, self._monotonic())
+
+    def _check_leads(self, business: Business) -> None:
+        if not self._shared.leads(business):
+            self._shared.term(business)  # says who does
 
     def _recover(self) -> None:
         found = recover(

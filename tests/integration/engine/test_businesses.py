@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from tests.integration.engine.test_watermark import _fails_for_batch_of
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.machine import catalogue, half
 from venus.broker.store import keys
-from venus.errors import Diverged, Overloaded, ProtocolError, Refused, SnapshotExpired, Unavailable
+from venus.errors import Diverged, Overloaded, ProtocolError, Refused, SnapshotExpired, Unavailable, VenusError
 from venus.wire import broker_pb2
 
 JUNK = "nobody ships this"
@@ -186,6 +188,36 @@ def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
         engine.producers.decide(BUSINESS, producer.epoch, 6, producer.last_digest, 1)
     with pytest.raises(Unavailable, match="does not know business"):
         engine.forget_business(BUSINESS)
+    engine.stop()
+
+
+def test_a_stream_that_ends_in_a_group_that_is_given_up_ends_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commands are run again; a second release would be that of another stream, which is still there."""
+    engine = engines.make(tmp_path)
+    filled(engine)
+    engine.producers.leave(BUSINESS)
+    bad = Producer(engine, "other")
+    bad.commit(engines.rows(0, 1))
+    ends, stays = (engine.subscriptions.attach(BUSINESS, group, 0) for group in ("ends", "stays"))
+    settle(engine)
+    monkeypatch.setattr("venus.broker.machine.records.encode_half", _fails_for_batch_of(77))
+    go = threading.Event()
+    engine.commits.submit(lambda _group: go.wait(WAIT_S))  # what follows shares a group
+    failed = engine.producers.halves("other", bad.epoch, [bad.next_half(engines.rows(1, 77))])
+    engine.subscriptions.detach(BUSINESS, "ends", ends)
+    go.set()
+    with pytest.raises(VenusError, match="a defect"):
+        failed.result(WAIT_S)
+    settle(engine)
+
+    assert engine.catalogue.in_use(BUSINESS) == 1
+    with pytest.raises(Refused, match="are connected"):
+        engine.forget_business(BUSINESS)
+    engine.subscriptions.detach(BUSINESS, "stays", stays)
+    settle(engine)
+    engine.forget_business(BUSINESS)
     engine.stop()
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.integration.engine.test_retention import tick
+from tests.integration.engine.test_watermark import Replicas, settle
 from tests.support import engines
-from tests.support.engines import BUSINESS, Clock, Producer, status
+from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
 from venus.broker.core import Core
+from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
-from venus.broker.pipeline import upkeep
+from venus.broker.pipeline import replica_commands, upkeep
+from venus.broker.pipeline.shared_log import Alone
 from venus.broker.store.rocks import Store
-from venus.errors import Refused, SnapshotExpired
+from venus.errors import NotLeader, Refused, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2
 
 DAY_S = 86_400.0
@@ -173,6 +180,134 @@ def test_a_group_that_is_connected_is_not_forgotten(tmp_path: Path, clock: Clock
     assert not known(engine)
     engine.stop()
     engine = engines.make(tmp_path, clock)
+    assert not known(engine)
+    engine.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Hindered(Alone):
+    """A leader that can propose nothing while `held` says so."""
+
+    held: tuple[list[str], ...] = ()
+
+    def term(self, business: Business) -> int:
+        if self.held[0]:
+            raise Unavailable(self.held[0][0])
+        return business.log.terms.newest
+
+
+def test_a_new_group_that_was_refused_is_on_disk_before_it_is_told_the_next_time(tmp_path: Path, clock: Clock) -> None:
+    why: list[str] = []
+    engine = engines.make(tmp_path / "a", clock, shared=Hindered(held=(why,)))
+    Producer(engine).commit(engines.rows(0, 10))
+    why.append("1 of 3 replicas is in sync")
+    with pytest.raises(Unavailable, match="1 of 3"):
+        engine.subscriptions.attach(BUSINESS, "g", 10, kept=5)
+    assert not known(engine)
+    why.clear()
+
+    engine.subscriptions.attach(BUSINESS, "g", 10, kept=5)
+    shutil.copytree(tmp_path / "a" / "db", tmp_path / "b" / "db")
+    engine.stop()
+    engine = engines.make(tmp_path / "b", clock)
+    assert (consumer(engine).acknowledged, consumer(engine).kept) == (10, 5)
+    engine.stop()
+
+
+def test_where_a_term_ends_the_log_says_what_is_known_of_a_group_that_is_not_attached(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The end is carried out in the commit thread; by then a group may have come in a newer term."""
+    engine = engines.make(tmp_path, clock)
+    Producer(engine).commit(engines.rows(0, 10))
+    older = {group: engine.subscriptions.attach(BUSINESS, group, 0) for group in ("g", "back")}
+    tick(engine, clock)
+    business = engine.catalogue.known(BUSINESS)
+    with engine.commits._ready:  # nothing is logged meanwhile
+        for group, token in older.items():
+            assert engine.subscriptions.acknowledge(BUSINESS, group, token, 5)
+        engine.subscriptions.retire(business)
+        assert not engine.subscriptions.acknowledge(BUSINESS, "g", older["g"], 9)
+    newer = engine.subscriptions.attach(BUSINESS, "back", 7)
+    engine.commits.submit(lambda _: replica_commands.end_term(engine.store, business)).result(WAIT_S)
+
+    assert (consumer(engine).acknowledged, consumer(engine).connected) == (0, False)
+    assert engine.subscriptions.acknowledge(BUSINESS, "back", newer, 8)
+    assert (consumer(engine, "back").acknowledged, consumer(engine, "back").connected) == (8, True)
+    engine.stop()
+
+
+def test_what_was_proposed_of_a_group_before_the_term_ended_is_known_if_it_stays(tmp_path: Path, clock: Clock) -> None:
+    replicas = Replicas()
+    engine = engines.make(tmp_path, clock, watermark=replicas)
+    Producer(engine).commit(engines.rows(0, 10))
+    business = engine.catalogue.known(BUSINESS)
+    end = business.log.end
+    replicas.held = end - 1
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(engine.subscriptions.attach, BUSINESS, "g", 5)
+        engines.wait_until(lambda: business.log.end > end)
+        settle(engine)
+        engine.subscriptions.retire(business)
+        ends = partial(replica_commands.end_term, engine.store, business)
+        engine.commits.refuse_waiting(business, NotLeader("another broker leads"), ends)
+        with pytest.raises(NotLeader):
+            asked.result(WAIT_S)
+    assert not known(engine)
+
+    replicas.held = None
+    engine.commits.advance()
+    engines.wait_until(lambda: known(engine))  # the next leader has it as well
+    assert (consumer(engine).acknowledged, consumer(engine).connected) == (5, False)
+    engine.stop()
+
+
+def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_path: Path, clock: Clock) -> None:
+    """What it acknowledged last may be waiting for that: the group would be there again after a restart."""
+    engine = engines.make(tmp_path, clock)
+    Producer(engine).commit(engines.rows(0, 10))
+    token = engine.subscriptions.attach(BUSINESS, "g", 0)
+    tick(engine, clock)
+    engine.subscriptions.acknowledge(BUSINESS, "g", token, 10)
+    engine.subscriptions.detach(BUSINESS, "g", token)
+    go = threading.Event()
+    engine.commits.submit(lambda _group: go.wait(WAIT_S))
+    with ThreadPoolExecutor(1) as pool:
+        clock.now_s += 1  # the upkeep of the group in which it is forgotten logs what is waiting
+        asked = pool.submit(engine.subscriptions.forget, BUSINESS, "g")
+        engines.wait_until(lambda: bool(engine.commits._waiting))
+        go.set()
+        asked.result(WAIT_S)
+    tick(engine, clock)
+    assert not known(engine)
+    engine.stop()
+    engine = engines.make(tmp_path, clock)
+    assert not known(engine)
+    engine.stop()
+
+
+def test_a_group_is_forgotten_with_its_entry_though_the_operator_was_refused(tmp_path: Path, clock: Clock) -> None:
+    """Else memory keeps what the log has given up, and its absence is logged: it would rise again."""
+    replicas = Replicas()
+    engine = engines.make(tmp_path, clock, watermark=replicas)
+    Producer(engine).commit(engines.rows(0, 10))
+    engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
+    tick(engine, clock)
+    business = engine.catalogue.known(BUSINESS)
+    end = business.log.end
+    replicas.held = end - 1
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(engine.subscriptions.forget, BUSINESS, "g")
+        engines.wait_until(lambda: business.log.end > end)
+        settle(engine)
+        engine.commits.refuse_waiting(business, Unavailable("nothing was heard of b"))
+        with pytest.raises(Unavailable, match="nothing was heard of b"):
+            asked.result(WAIT_S)
+
+    replicas.held = None
+    engine.commits.advance()
+    engines.wait_until(lambda: not business.pending)
+    settle(engine)
     assert not known(engine)
     engine.stop()
 

@@ -18,7 +18,7 @@ from tests.support.consumers import (
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.service.consumer_stream import ConsumerStream
 from venus.broker.service.process import RunningBroker
-from venus.errors import Unavailable, VenusError
+from venus.errors import OffsetDiverged, Unavailable, VenusError
 from venus.rpc import subscriber as subscribers
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
@@ -79,6 +79,30 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
     assert entered.is_set()
     wait_for(lambda: any(c.group == "g" for c in business_status(broker.address).consumers))
     wait_for(lambda: not consumer_status(broker).connected)
+
+
+def test_who_knows_a_business_that_was_forgotten_gets_nothing_of_the_one_that_took_its_name(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is forgotten and installed again after the position was found to be right, before the stream is attached."""
+    fill(broker.address, 1, 5)
+    attach = Subscriptions.attach
+
+    def late(self: Subscriptions, *args: Any, **options: Any) -> int:
+        monkeypatch.undo()
+        with Admin(broker.address) as admin:
+            admin.forget_business(BUSINESS)
+        fill(broker.address, 1, 10, rows=2)
+        return attach(self, *args, **options)
+
+    monkeypatch.setattr(Subscriptions, "attach", late)
+    with subscriber(broker) as reader:
+        epoch = business_status(broker.address).epoch
+        reader.open(5, epoch)
+        with pytest.raises(Unavailable, match="begun again"):
+            take(reader, 10)
+    with subscriber(broker) as again, pytest.raises(OffsetDiverged):
+        again.open(5, epoch)
 
 
 def test_an_older_consumer_knows_one_position_and_keeps_what_it_keeps(broker: RunningBroker) -> None:

@@ -24,10 +24,10 @@ class Mirror:
     def __init__(self) -> None:
         self.business = Business(1, "main", Reviews(first_s=1.0))
         self.business.visible_offset = 1000  # what is read is not all of it
-        self.fill, self.history = 7, b"lost"
+        self.fill, self.history = (1, 7), b"lost"
         self.subscriptions = self
 
-    def fill_of(self, _: str) -> int:
+    def fill_of(self, _: str) -> tuple[int, int]:
         return self.fill
 
     def serving(self, *_: object) -> Business:
@@ -64,7 +64,7 @@ def test_nothing_of_the_history_before_is_sent_behind_the_cut_of_another() -> No
             frames.entered("main")
         before = [await sent(mirror, frames, bridge), await sent(mirror, frames, bridge)]
         assert frames.encoded == 1, "they share it"
-        mirror.fill, mirror.history = 99, b"kept"
+        mirror.fill, mirror.history = (1, 99), b"kept"
         after = await sent(mirror, frames, bridge)
         bridge.close()
         return [*before, after]

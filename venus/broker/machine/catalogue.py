@@ -99,14 +99,14 @@ class Catalogue:
             self._holders[found] += 1
             return found
 
-    def release(self, business: Business, *, storing: bool) -> None:
-        """Let a business go; a new one goes for good with its last holder, unless it is being stored now."""
+    def release(self, business: Business) -> None:
+        """Let a business go; a new one, of which nothing was stored, goes for good with its last holder."""
         with self._lock:
             self._holders[business] -= 1
             if self._holders[business] > 0:
                 return
             del self._holders[business]
-            if not storing and self._new.get(business.name) is business:
+            if self._new.get(business.name) is business:
                 del self._new[business.name]
 
     # -- coming and going --------------------------------------------------------------------------------------

@@ -135,10 +135,14 @@ def load(store: Store, number: int, value: bytes, review_after_s: float) -> Busi
     business.counters = Counter(json.loads(value)["counters"])
     business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
     restore(store, business)
-    for _, found in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)):
-        consumer = decode_consumer(json.loads(found))
-        business.consumers[consumer.group] = consumer
+    business.consumers = consumers(store, number)
     return business
+
+
+def consumers(store: Store, number: int) -> dict[str, Consumer]:
+    """Return the consumer groups of a business as the log has them, as far as it is applied."""
+    values = (value for _, value in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)))
+    return {found.group: found for found in (decode_consumer(json.loads(value)) for value in values)}
 
 
 def restore(store: Store, business: Business) -> None:

@@ -146,7 +146,9 @@ class CommitThread:
 
     def release(self, catalogue: Catalogue, business: Business) -> None:
         """Let a business go behind everything that was asked for it."""
-        self.submit(lambda group: catalogue.release(business, storing=business in group.touched()), line=business)
+        # not in the command: one of a group that is given up runs again, and would take the hold of another stream
+        done = self.submit(lambda _: None, line=business)
+        done.add_done_callback(lambda done: None if done.exception() else catalogue.release(business))
 
     def wake(self) -> None:
         """Have the thread ask again for how long it may rest. From any thread."""
@@ -175,9 +177,14 @@ class CommitThread:
 
         return self.submit(work, line=business)
 
-    def refuse_waiting(self, business: Business, error: VenusError) -> None:
-        """Refuse whoever waits for the watermark: this broker does not lead any more."""
-        self.submit(lambda group: group.refused.append((business, business.log.applied + 1, error)), line=business)
+    def refuse_waiting(self, business: Business, error: VenusError, then: Callable[[], None] = lambda: None) -> None:
+        """Refuse whoever waits for the watermark: this broker does not lead any more, or cannot acknowledge."""
+
+        def work(group: Group) -> None:
+            group.refused.append((business, business.log.applied + 1, error))
+            then()
+
+        self.submit(work, line=business)
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: nothing may be written after an error of the store.

@@ -1,14 +1,18 @@
-"""What replication asks of the commit thread: entries of a leader, the beginning of a leadership."""
+"""What replication asks of the commit thread: entries of a leader, the beginning and the end of a leadership."""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from venus.broker.log.entry import EntryKind, decode, note
+from venus.broker.machine import records
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.halting import halt
+from venus.broker.store.rocks import Store
 from venus.errors import Corruption, StorageError
 
 logger = logging.getLogger(__name__)
@@ -57,3 +61,16 @@ def begin_term(
     unclean = [doubt for doubt in doubted if doubt not in known]
     record = {"term": term, "leader": leader, **({"unclean": unclean} if unclean else {})}
     group.append(business, note(EntryKind.TERM, epoch=business.proposed.epoch, at_us=at_us, record=record))
+
+
+def end_term(store: Store, business: Business) -> None:
+    """Know of the consumer groups what the log says: what was only told to this broker is told to the next leader.
+
+    Else a group that the next leader forgets would stay here, and rise again when this broker leads. One that is
+    attached came since then, in a newer term of this broker.
+    """
+    business.pending = deque(replace(pending, is_new=False) for pending in business.pending)
+    logged = records.consumers(store, business.number)
+    with business.lock:
+        attached = {group: found for group, found in business.consumers.items() if found.connected}
+        business.consumers = logged | attached

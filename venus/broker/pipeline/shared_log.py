@@ -26,7 +26,7 @@ NO_BACKLOG = Backlog(needed_from=2**63, bytes_max=0)
 
 
 class SharedLog(Protocol):
-    """Called by the commit thread alone, but for `knows_end`; must not block."""
+    """Called by the commit thread alone, but for `knows_end`, `leads` and `term`; must not block."""
 
     @property
     def is_shared(self) -> bool:

@@ -75,10 +75,11 @@ class Subscriptions:
         with self._guard():
             return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
 
-    def fill_of(self, business: str) -> int:
-        """Return which full data of a mirror is here, a number that grows; 0 = it is none."""
-        mirror = self._catalogue.known(business).committed.mirror
-        return mirror.begin if mirror is not None else 0
+    def fill_of(self, business: str) -> tuple[int, int]:
+        """Return which business of this name is here, and which full data of a mirror: numbers that grow."""
+        found = self._catalogue.known(business)
+        mirror = found.committed.mirror
+        return found.number, mirror.begin if mirror is not None else 0
 
     def check_position(
         self, business: str, offset: int, epoch: int, wanted: broker_pb2.Open | None = None
@@ -100,7 +101,7 @@ class Subscriptions:
     ) -> int:
         """Note that a stream of a group reads from `offset` on, having applied everything below, until `detach`.
 
-        Return its token.
+        Return its token. Raises NotLeader: only where a business is led can the position of a group be logged.
         """
         found = self._catalogue.hold(business)
         try:
@@ -118,6 +119,10 @@ class Subscriptions:
         found = self._catalogue.known(business)
         self._commits.release(self._catalogue, found)
         self._groups.detach(found, group, token)
+
+    def retire(self, business: Business) -> None:
+        """Let no stream speak for a group any more: another broker leads."""
+        self._groups.retire(business)
 
     def kept(self, business: str, group: str, token: int) -> int:
         """Return from which offset on the queue is kept for a stream."""

@@ -140,8 +140,8 @@ class Upkeep:
                 continue
             if self._catalogue.is_stored(business) and self._may_propose(group, business):
                 trimming.log_consumer(group, business, consumer)
-            elif business in self._catalogue.present() and not self._shared.is_shared:
-                self.acknowledged(business, consumer)  # a new business leaves no trace; it may have one later
+            elif business in self._catalogue.present() and self._shared.leads(business):
+                self.acknowledged(business, consumer)  # later: the business is new, or its leader cannot write now
 
     def _may_propose(self, group: Group, business: Business) -> bool:
         """Whether this broker leads the business, so that the upkeep of its log is done here."""

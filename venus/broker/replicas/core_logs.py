@@ -97,7 +97,9 @@ class CoreLogs:
     def retire(self, business: str, leader: str) -> None:
         """Refuse whoever waits, and end the streams."""
         error = NotLeader(f"{business}: another broker leads", leader=leader)
-        self._core.commits.refuse_waiting(self._core.catalogue.known(business), error)
+        found = self._core.catalogue.known(business)
+        self._core.subscriptions.retire(found)
+        self._core.commits.refuse_waiting(found, error, partial(replica_commands.end_term, self._core.store, found))
         self._retired(business, error)
 
     def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:

@@ -77,7 +77,7 @@ class ConsumerStream:
         self._eof = False
         self._token = 0  # of the attachment
         self._follows = False  # whether it had everything, until the newest commit
-        self._fill = 0  # of a mirror: which full data what is sent follows
+        self._fill = (0, 0)  # which business it is, and of a mirror which full data what is sent follows
 
     def end(self, error: VenusError) -> None:
         """End the stream with this error."""
@@ -196,8 +196,14 @@ class ConsumerStream:
                 await self.wake.wait()
 
     def _check_fill(self) -> None:
-        """Send nothing behind other full data: who is exactly at its cut must come again, and say what it has."""
-        if self._core.subscriptions.fill_of(self.business) != self._fill:
+        """Send nothing behind other full data: who is exactly at its cut must come again, and say what it has.
+
+        Nor of a business that took the name of another one between the look at the position and the attachment.
+        """
+        number, _ = fill = self._core.subscriptions.fill_of(self.business)
+        if number != self._fill[0]:
+            raise Unavailable(f"{self.business}: it was removed, and has begun again")
+        if fill != self._fill:
             raise Unavailable(f"{self.business}: this mirror has begun to take the full data again")
 
     async def _next_frame(self) -> broker_pb2.DeliveryFrame | Presealed | None:

@@ -178,8 +178,7 @@ class Replication:
                 raise Unavailable(f"{business}: {hindrance}", hint=BACK)
             if self._led_elsewhere(business, standing) or waited_s > WAIT_S:
                 raise refused(business, standing)
-            if business not in self.host.records and not made and self.host.brokers.live:
-                self._check_new(business)
+            if not made and self._may_begin(business, waited_s):
                 made = True
                 self.host.create(business)
             await asyncio.sleep(LOOK_EVERY_S)
@@ -194,6 +193,15 @@ class Replication:
     def _hindrance(self, business: str) -> str:
         known = self.host.records.get(business)
         return election.hindrance(known, self.host.brokers.live) if known is not None else ""
+
+    def _may_begin(self, business: str, waited_s: float) -> bool:
+        """Whether a business of this name can be made: one that was forgotten is removed first. Raises as it must."""
+        if business in self.host.records or not self.host.brokers.live or self.host.is_dropping(business):
+            return False
+        if waited_s < HINDERED_S and self._core.catalogue.has(business):
+            return False  # the coordinator is being asked whether it was forgotten
+        self._check_new(business)
+        return True
 
     def _check_new(self, business: str) -> None:
         """Raise NotLeader, Refused where a business must not begin."""
@@ -218,8 +226,12 @@ class Replication:
     def consumer(self, business: str) -> None:
         """Let a consumer group in where its position is logged. Raises NotLeader, Unavailable."""
         standing = self._shared.standing(business)
-        if business in self.host.records and not standing.leads:
+        if not standing.leads and self._is_known(business):
             raise refused(business, standing)
+
+    def _is_known(self, business: str) -> bool:
+        """Whether it is a business, also before the cluster was heard of; of one that is not, the core says so."""
+        return business in self.host.records or self._core.catalogue.has(business)
 
     def reader(self, business: str) -> None:
         """Let a reader in wherever there is a replica. Raises NotLeader."""
@@ -233,7 +245,7 @@ class Replication:
         Raises NotLeader.
         """
         standing = self._shared.standing(business)
-        if holder and standing.leader and not standing.leads:
+        if holder and not standing.leads and self._is_known(business):
             raise refused(business, standing)
         self.reader(business)
 

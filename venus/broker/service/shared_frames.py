@@ -43,8 +43,8 @@ class Wanted:
     #: Credit that the frame may cost; a single message may cost more.
     bytes_max: int
     where: tuple[RowFilter, ...] = ()
-    #: Of a mirror: which full data it follows. Behind another one, an offset may hold something else.
-    fill: int = 0
+    #: Which business it is, and of a mirror which full data it follows: in another one, an offset holds something else.
+    fill: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,136 @@
+"""Consumer groups where the leadership moves: what the log says of them counts, and no stream that is left over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Producer
+from tests.support.replicas import Cluster, Node
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import load_all
+from venus.errors import NotLeader
+from venus.replication.messages import HandOver
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, retain_bytes=0, consumer_ttl_s=100.0) as found:
+        yield found
+
+
+def business(node: Node) -> Business:
+    return node.core.catalogue.known(BUSINESS)
+
+
+def hand_over(cluster: Cluster, to: str) -> Node:
+    """Let another broker lead; return it once it does."""
+    leader = cluster.leader()
+    following = cluster.nodes[to]
+    cluster.settle()
+    leader.post(lambda: leader.host.take(BUSINESS, HandOver(to=following.member)))
+    engines.wait_until(following.leads)
+    return following
+
+
+def groups(node: Node) -> set[str]:
+    return set(business(node).consumers)
+
+
+def stored(node: Node) -> set[str]:
+    return {name for found in load_all(node.core.store, 6.0) for name in found.consumers}
+
+
+def test_a_known_group_is_not_let_in_where_its_position_is_not_logged(cluster: Cluster) -> None:
+    leader = cluster.create()
+    Producer(leader.core).commit(engines.rows(0, 10))
+    leader.core.subscriptions.detach(BUSINESS, "g", leader.core.subscriptions.attach(BUSINESS, "g", 0))
+    cluster.settle()
+    follower = cluster.nodes["b"]
+    engines.wait_until(lambda: groups(follower) == {"g"})
+
+    for group in ("g", "unknown"):
+        with pytest.raises(NotLeader, match="another broker leads"):
+            follower.core.subscriptions.attach(BUSINESS, group, 10)
+    assert groups(follower) == {"g"}, "it was refused, and is remembered"
+    assert not business(follower).consumers["g"].connected
+    reader = follower.core.subscriptions.attach(BUSINESS, "r", 0, transient=True)  # whose position nobody logs
+    follower.core.subscriptions.detach(BUSINESS, "r", reader)
+
+
+def test_a_group_that_was_forgotten_does_not_rise_again_where_a_stream_of_it_is_left(cluster: Cluster) -> None:
+    """The peer of the old stream is frozen: its broker ends it, and waits for a long time until it is gone."""
+    former = cluster.create()
+    Producer(former.core).commit(engines.rows(0, 10))
+    left_over = former.core.subscriptions.attach(BUSINESS, "g", 0)
+    leader = hand_over(cluster, "b")
+    producer = Producer(leader.core)
+    producer.commit(engines.rows(10, 10))
+    engines.wait_until(lambda: groups(leader) == {"g"})
+    leader.core.subscriptions.forget(BUSINESS, "g")
+    cluster.settle()
+
+    assert not former.core.subscriptions.acknowledge(BUSINESS, "g", left_over, 10)
+    former.core.subscriptions.detach(BUSINESS, "g", left_over)
+    assert [groups(node) for node in cluster.living()] == [set()] * 3
+    hand_over(cluster, "a")
+    for n in range(2, 5):
+        Producer(former.core, source_last_batch=n).commit(engines.rows(10 * n, 10))
+    engines.wait_until(lambda: business(former).log_start >= 40)  # nothing is kept for it any more
+    cluster.settle()
+    assert [stored(node) for node in cluster.living()] == [set()] * 3
+
+
+def test_a_group_that_only_a_replaced_leader_has_forgotten_is_there_again(cluster: Cluster) -> None:
+    """Else that broker would keep nothing for it when it leads again, and its consumer would load everything."""
+    former, leader = cluster.create(), cluster.nodes["b"]
+    Producer(former.core).commit(engines.rows(0, 10))
+    former.core.subscriptions.detach(BUSINESS, "g", former.core.subscriptions.attach(BUSINESS, "g", 0))
+    engines.wait_until(lambda: business(leader).consumers.get("g") == business(former).consumers["g"])
+    cluster.settle()
+    engines.wait_until(lambda: len(cluster.memory.leaderships[BUSINESS].in_sync) == 3)
+    cluster.net.cut = {("a", "b"), ("a", "c")}
+    end = business(former).log.end
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(former.core.subscriptions.forget, BUSINESS, "g")
+        engines.wait_until(lambda: business(former).log.end > end)
+        replaced_by(cluster, leader)
+        with pytest.raises(NotLeader, match="another broker leads"):
+            asked.result(engines.WAIT_S)
+    cluster.net.cut = set()
+
+    engines.wait_until(leader.leads)
+    cluster.settle()
+    assert [groups(node) for node in cluster.living()] == [{"g"}] * 3
+
+
+def replaced_by(cluster: Cluster, node: Node) -> None:
+    """Have another broker lead, whatever the leader thinks."""
+    while (known := cluster.memory.leaderships[BUSINESS]).leader != node.member:
+        node.coordinator.swap(known, replace(known, term=known.term + 1, leader=node.member))
+
+
+def test_what_a_leader_is_told_while_it_cannot_write_is_logged_later(cluster: Cluster) -> None:
+    leader = cluster.create()
+    Producer(leader.core).commit(engines.rows(0, 10))
+    token = leader.core.subscriptions.attach(BUSINESS, "g", 0)
+    cluster.settle()
+    for name in "bc":
+        cluster.nodes[name].kill()
+    engines.wait_until(lambda: not leader.leads())
+    leader.core.subscriptions.acknowledge(BUSINESS, "g", token, 10)
+    told_at = time.monotonic()
+    engines.wait_until(lambda: leader.core.upkeep._acknowledged_at > told_at)
+    assert not leader.leads()
+
+    back = cluster.start("b")
+    engines.wait_until(lambda: BUSINESS in back.host.replicas and groups(back) == {"g"})
+    engines.wait_until(lambda: business(back).consumers["g"].acknowledged == 10)
