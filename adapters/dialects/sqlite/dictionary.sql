@@ -12,6 +12,9 @@ SELECT name, type, wr, strict FROM pragma_table_list WHERE schema = 'main' AND n
 -- hidden: 0 ordinary, 1 of a virtual table, 2 and 3 generated.
 SELECT cid, name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?, 'main') ORDER BY cid;
 
+-- width --
+SELECT count(*) FROM pragma_table_xinfo(?, 'main');
+
 -- table_sql --
 SELECT sql FROM main.sqlite_master WHERE type = 'table' AND name = ?;
 

@@ -7,8 +7,17 @@ FROM venus_captured_table ORDER BY table_id;
 
 -- sign --
 -- All that may change of a registered table; its columns do so with the fingerprint.
-SELECT table_id, fingerprint, state, reason, fill_cursor, fill_rows, fill_estimate, fill_done, sweep_from
+SELECT table_id, substr(fingerprint, 1, instr(fingerprint || ' ', ' ') - 1), state, reason, fill_cursor, fill_rows,
+       fill_estimate, fill_done, sweep_from
   FROM venus_captured_table ORDER BY table_id;
+
+-- look --
+-- What capture has seen of the dictionary, behind the fingerprint of VENUS's own table (seen.py).
+SELECT substr(fingerprint, instr(fingerprint || ' ', ' ') + 1) FROM venus_captured_table WHERE name = 'venus_heartbeat';
+
+-- note_look --
+UPDATE venus_captured_table SET fingerprint = substr(fingerprint, 1, instr(fingerprint || ' ', ' ') - 1) || ' ' || ?
+WHERE name = 'venus_heartbeat';
 
 -- states --
 SELECT table_id, state, log_through FROM venus_captured_table;

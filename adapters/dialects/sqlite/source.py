@@ -29,7 +29,7 @@ from venus.adapters.dialects.contract import (
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.patterns import choosing_nothing
 from venus.adapters.dialects.script import plain_script
-from venus.adapters.dialects.sqlite import registry, structure
+from venus.adapters.dialects.sqlite import registry, seen, structure
 from venus.adapters.dialects.sqlite.check import check
 from venus.adapters.dialects.sqlite.connection import (
     begin_read,
@@ -87,6 +87,8 @@ class SqliteSource:
         #: The dictionary's number for which `_accesses` are right.
         self._schema_version: int | None = None
         self._compared_at = 0
+        #: A cut takes a dictionary of which nothing is noted as it is; a comparison never does.
+        self._looked = False
         #: The file's number at which every log was found empty.
         self._empty_at: int | None = None
         self._halts = Halts()
@@ -148,8 +150,11 @@ class SqliteSource:
         """Install what is missing, in one transaction."""
         self._refuse_blocked(include, exclude)
         with write_transaction(self._writer, self._file):
+            is_noted = registry.installed(self._writer) and seen.noted(self._writer) == seen.now(self._writer)
             steps = install_plan(self._writer, self._own_tables("upgrade"), include, exclude)
             self._execute(steps)
+            if is_noted:  # what came since are our own statements
+                seen.note(self._writer, seen.now(self._writer))
         return steps
 
     def _refuse_blocked(self, include: Seq[str], exclude: Seq[str]) -> None:
@@ -272,21 +277,27 @@ class SqliteSource:
         """Compare the dictionary with the registry if it has changed; try tables again that halted at a row."""
         with read_transaction(self._writer, self._file):
             registry.require_installed(self._writer, self._file)
-            if schema_version(self._writer) == self._schema_version and not self._any_paused():
+            is_known = self._looked and schema_version(self._writer) == self._schema_version
+            if is_known and not self._any_paused():
                 return []
             found = self._compare_all()
             retried = self._corrected(found)
-            to_store = retried or any(c.differs or self._has_lost_rows(c) for c in found)
+            unnoted = seen.noted(self._writer) != seen.now(self._writer)
+            to_store = unnoted or retried or any(c.differs or self._has_lost_rows(c) for c in found)
         if to_store:
             with write_transaction(self._writer, self._file):
+                before, look = seen.noted(self._writer), seen.now(self._writer)
                 for comparison in self._compare_all():
                     self._store(comparison)
+                    if seen.altered(before, look, comparison.captured.schema.name):
+                        registry.restart_fill(self._writer, comparison.captured.schema.table_id)
+                seen.note(self._writer, look)
                 for table in retried:
                     self._writer.execute(registry.set_state(table.schema.table_id, *state_before(table)))
-            with read_transaction(self._writer, self._file):
-                found = self._compare_all()
+                found = self._compare_all()  # under the lock: what comes behind it has not been looked at
         known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
         self._adopt(found)
+        self._looked = True
         return [c.schema for c in found if (c.schema.table_id, c.schema.version) not in known]
 
     def _any_paused(self) -> bool:
@@ -391,7 +402,8 @@ class SqliteSource:
         registry.require_installed(self._reader, self._file)
         with read_transaction(self._writer, self._file):
             found = self._compare_all()
-        if any(c.differs for c in found) or schema_version(self._reader) != self._compared_at:
+            unnoted = seen.noted(self._writer) not in (None, seen.now(self._writer))
+        if unnoted or any(c.differs for c in found) or schema_version(self._reader) != self._compared_at:
             raise SchemaChanged(f"{self._file}: the dictionary is not what the registry says any more")
         self._adopt(found)
 

@@ -1,0 +1,249 @@
+"""What ALTER TABLE does to values: no trigger fires, and sometimes not a letter of the definition is another one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.sqlite import Shop, opened
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.sqlite import source
+from venus.adapters.dialects.sqlite.connection import write_transaction
+from venus.adapters.dialects.sqlite.source import SqliteSource
+
+pytestmark = pytest.mark.integration
+
+ITEM = """
+    CREATE TABLE item (id INTEGER PRIMARY KEY, twice INT AS (a * 2), a INT, b INT, c INT);
+    CREATE TABLE other (id INTEGER PRIMARY KEY, item INT REFERENCES item, n INT);
+    INSERT INTO item (id, a, b, c) VALUES (1, 5, 50, 500), (2, 7, 70, 700);
+    INSERT INTO other VALUES (1, 1, 1);
+"""
+#: Drops a column and adds it again: the text is the same before and after.
+ANEW = "ALTER TABLE item DROP COLUMN c; ALTER TABLE item ADD COLUMN c INT"
+REFILLED = [
+    ANEW,
+    f"BEGIN; {ANEW}; COMMIT",
+    f"{ANEW} DEFAULT 9",
+    # trade names
+    "ALTER TABLE item RENAME b TO x; ALTER TABLE item RENAME c TO b; ALTER TABLE item RENAME x TO c",
+    "ALTER TABLE item DROP COLUMN twice; ALTER TABLE item ADD COLUMN twice INT AS (a * 3)",
+    # takes the place and the name of what was dropped: the text ends as if the last one was
+    "ALTER TABLE item DROP COLUMN b; ALTER TABLE item RENAME c TO b",
+    "ALTER TABLE item DROP COLUMN b; ALTER TABLE item RENAME c TO b; ALTER TABLE item ADD COLUMN c INT",
+    # behind statements that need a change of the dictionary each
+    f"{ANEW}; CREATE INDEX by_b ON item (b); CREATE TABLE new (id INTEGER PRIMARY KEY)",
+    f"DROP TABLE loose; {ANEW}",
+    # renames many tables at once, which account for no statements
+    f"ALTER TABLE words RENAME TO texts; {ANEW}",
+    f"ALTER TABLE words RENAME TO texts; VACUUM; VACUUM; VACUUM; {ANEW}",
+    f"VACUUM; {ANEW}",
+]
+LEFT_ALONE = [
+    "CREATE INDEX by_b ON item (b); CREATE VIEW v AS SELECT * FROM item",
+    "CREATE TABLE x (id INTEGER PRIMARY KEY AUTOINCREMENT, a INT UNIQUE); CREATE INDEX by_a ON x (a); ANALYZE",
+    "CREATE TRIGGER theirs AFTER INSERT ON item BEGIN SELECT 1; END",
+    "VACUUM",
+    "ANALYZE",
+    "REINDEX",
+    "DROP TABLE loose; DROP TABLE loose_too",
+    "ALTER TABLE loose ADD COLUMN a INT; ALTER TABLE loose_too ADD COLUMN a INT",
+    "ALTER TABLE item DROP COLUMN c",
+    "ALTER TABLE item DROP COLUMN c; ALTER TABLE item DROP COLUMN b",
+    "BEGIN; CREATE INDEX by_b ON item (b); ALTER TABLE item DROP COLUMN c; ROLLBACK",
+]
+LOOSE = """
+    CREATE TABLE loose (id INTEGER PRIMARY KEY);
+    CREATE TABLE loose_too (id INTEGER PRIMARY KEY);
+    CREATE VIRTUAL TABLE words USING fts5(t);
+"""
+
+
+def run(shop: Shop, script: str) -> None:
+    """As `Shop.run`, with bodies of triggers."""
+    for statement in [script] if "TRIGGER" in script else script.split("; "):
+        shop.app.execute(statement)
+
+
+def followed(shop: Shop) -> None:
+    """Install, capture what there is, and compare; the loose tables are nobody's."""
+    shop.source.install(["item", "other"], [])
+    shop.copy.catch_up()
+    shop.source.refresh_schemas()
+
+
+def due(shop: Shop) -> list[str]:
+    """Return the tables that are to be read."""
+    return [t.schema.name for t in shop.source.registered() if not t.fill.done]
+
+
+def is_same(shop: Shop) -> bool:
+    """Whether the copy has what the application sees."""
+    shop.source.refresh_schemas()
+    shop.copy.catch_up()
+    table_id = shop.copy.id_of("item")
+    states = {t.schema.table_id: t.state for t in shop.source.registered()}
+    cursor = shop.app.execute("SELECT * FROM item ORDER BY id")
+    names = [d[0] for d in cursor.description]
+    # the copy keeps what was dropped
+    copied = [[row[n] for n in names] for row in shop.copy.follower.rows("item").values()]
+    there = [[None if value is None else str(value) for value in row] for row in cursor]
+    return states[table_id] == "ACTIVE" and copied == there
+
+
+@pytest.mark.parametrize("script", REFILLED)
+def test_values_that_alter_table_has_changed_are_read_again(tmp_path: Path, script: str) -> None:
+    with opened(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
+        followed(shop)
+        run(shop, script)
+        assert is_same(shop)
+
+
+@pytest.mark.parametrize("script", LEFT_ALONE)
+def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(tmp_path: Path, script: str) -> None:
+    with opened(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
+        followed(shop)
+        run(shop, script)
+        shop.source.refresh_schemas()
+        assert due(shop) == []
+        assert is_same(shop)
+
+
+def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        (version,) = shop.app.execute("PRAGMA schema_version").fetchone()
+        shop.app.execute("PRAGMA writable_schema = ON")
+        shop.app.execute("UPDATE sqlite_master SET sql = replace(sql, 'a * 2', 'a * 3') WHERE name = 'item'")
+        shop.app.execute(f"PRAGMA schema_version = {version + 1}")
+        shop.app.execute("PRAGMA writable_schema = OFF")
+        shop.app.execute("SELECT * FROM item").fetchall()
+        assert is_same(shop)
+        assert shop.app.execute("SELECT twice FROM item WHERE id = 1").fetchone() == (15,)
+
+
+def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        before = shop.source.registry_sign()
+        run(shop, "VACUUM")
+        shop.source.refresh_schemas()
+        assert shop.source.registry_sign() == before
+
+
+def test_a_registry_that_has_no_place_for_it_is_captured_as_ever(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        shop.run("DELETE FROM venus_captured_table WHERE name = 'venus_heartbeat'")
+        run(shop, "ALTER TABLE item ADD COLUMN d INT DEFAULT 1")
+        assert is_same(shop)
+
+
+def test_only_the_table_that_was_altered_is_read_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        run(shop, "ALTER TABLE item ADD COLUMN d INT DEFAULT 1; CREATE INDEX by_n ON other (n)")
+        shop.source.refresh_schemas()
+        assert due(shop) == ["item"]
+
+
+def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        shop.source.install(["item"], [])
+        shop.copy.catch_up()
+        shop.source.refresh_schemas()
+        shop.source.install(["other"], [])
+        shop.source.refresh_schemas()
+        assert due(shop) == ["other"]
+
+
+def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp_path: Path) -> None:
+    ddl = ITEM + "CREATE UNIQUE INDEX last ON other (n);"
+    with opened(tmp_path / "a.db", ddl, install=False) as shop:
+        followed(shop)
+        run(shop, "CREATE UNIQUE INDEX first ON other (item)")
+        shop.source.refresh_schemas()
+        made = [step.what for step in shop.source.install(["*"], []) if not step.exists]
+        assert "old trigger venus_iv1_00003" in made, "this has tested nothing"
+        shop.source.refresh_schemas()
+        assert due(shop) == []
+
+
+def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        run(shop, ANEW)
+        shop.source.install(["*"], [])
+        assert is_same(shop)
+
+
+def test_what_happened_while_nobody_captured_is_noticed(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        run(shop, ANEW)
+        later = SqliteSource(shop.file)
+        try:
+            with pytest.raises(SchemaChanged):
+                later.open_cut([])
+            later.refresh_schemas()
+        finally:
+            later.close()
+        assert "item" in due(shop)
+
+
+def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+
+        @contextmanager
+        def altered_behind(connection: sqlite3.Connection, what: object) -> Iterator[None]:
+            with write_transaction(connection, what):
+                yield
+            run(shop, ANEW)
+
+        run(shop, "VACUUM")
+        with monkeypatch.context() as patched:
+            patched.setattr(source, "write_transaction", altered_behind)
+            shop.source.refresh_schemas()
+        with pytest.raises(SchemaChanged):
+            shop.source.open_cut([])
+        assert is_same(shop)
+
+
+def test_a_paused_table_is_read_again_when_it_goes_on(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        shop.source.set_table_state(shop.copy.id_of("item"), "PAUSED", "")
+        run(shop, ANEW)
+        shop.source.refresh_schemas()
+        shop.source.set_table_state(shop.copy.id_of("item"), "ACTIVE", "")
+        assert is_same(shop)
+
+
+def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        shop.run(
+            "UPDATE venus_captured_table SET fingerprint = substr(fingerprint, 1, instr(fingerprint, ' ') - 1)"
+            " WHERE fingerprint LIKE '% %'"
+        )
+        shop.source.refresh_schemas()
+        run(shop, "VACUUM")
+        shop.source.refresh_schemas()
+        assert due(shop) == []
+        run(shop, ANEW)
+        assert is_same(shop)
+
+
+def test_a_file_that_went_back_is_read_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+        followed(shop)
+        shop.run("PRAGMA schema_version = 3")
+        shop.source.refresh_schemas()
+        assert sorted(due(shop)) == ["item", "other", "venus_heartbeat"]
