@@ -23,6 +23,19 @@ def names(engine: Core) -> list[str]:
     return [entry.business for entry in engine.status().businesses]
 
 
+def held_up(engine: Core) -> threading.Event:
+    """Have the commit thread wait for what is returned, in a group of its own."""
+    began, go = threading.Event(), threading.Event()
+
+    def wait(_: object) -> None:
+        began.set()
+        go.wait(WAIT_S)
+
+    engine.commits.submit(wait)
+    assert began.wait(WAIT_S)
+    return go
+
+
 def settle(engine: Core) -> None:
     engine.commits.submit(lambda _group: None).result(WAIT_S)
 
@@ -203,8 +216,7 @@ def test_a_stream_that_ends_in_a_group_that_is_given_up_ends_once(
     ends, stays = (engine.subscriptions.attach(BUSINESS, group, 0) for group in ("ends", "stays"))
     settle(engine)
     monkeypatch.setattr("venus.broker.machine.records.encode_half", _fails_for_batch_of(77))
-    go = threading.Event()
-    engine.commits.submit(lambda _group: go.wait(WAIT_S))  # what follows shares a group
+    go = held_up(engine)  # what follows shares a group
     failed = engine.producers.halves("other", bad.epoch, [bad.next_half(engines.rows(1, 77))])
     engine.subscriptions.detach(BUSINESS, "ends", ends)
     go.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.engine.test_businesses import held_up
 from tests.integration.engine.test_retention import tick
 from tests.integration.engine.test_watermark import Replicas, settle
 from tests.support import engines
@@ -262,6 +262,10 @@ def test_what_was_proposed_of_a_group_before_the_term_ended_is_known_if_it_stays
     engine.stop()
 
 
+def advance(clock: Clock) -> None:
+    clock.now_s += 1
+
+
 def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_path: Path, clock: Clock) -> None:
     """What it acknowledged last may be waiting for that: the group would be there again after a restart."""
     engine = engines.make(tmp_path, clock)
@@ -270,12 +274,12 @@ def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_p
     tick(engine, clock)
     engine.subscriptions.acknowledge(BUSINESS, "g", token, 10)
     engine.subscriptions.detach(BUSINESS, "g", token)
-    go = threading.Event()
-    engine.commits.submit(lambda _group: go.wait(WAIT_S))
+    go = held_up(engine)
     with ThreadPoolExecutor(1) as pool:
-        clock.now_s += 1  # the upkeep of the group in which it is forgotten logs what is waiting
+        # the upkeep of the group in which it is forgotten, and of no earlier one, logs what is waiting
+        engine.commits.submit(lambda _group: advance(clock), line=engine.catalogue.known(BUSINESS))
         asked = pool.submit(engine.subscriptions.forget, BUSINESS, "g")
-        engines.wait_until(lambda: bool(engine.commits._waiting))
+        engines.wait_until(lambda: len(engine.commits._waiting) == 2)
         go.set()
         asked.result(WAIT_S)
     tick(engine, clock)
