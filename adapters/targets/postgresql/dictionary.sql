@@ -1,8 +1,12 @@
 -- What is at the target already.
 
 -- columns --
+-- A type has its schema in front, unless it is PostgreSQL's own: format_type leaves out a schema that is searched.
 -- own: schema and name of an enum or a domain, of an array's elements with [] behind it.
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '',
+SELECT a.attname,
+    CASE WHEN n.nspname <> 'pg_catalog' AND pg_type_is_visible(t.oid) THEN n.nspname || '.' ELSE '' END
+        || format_type(a.atttypid, a.atttypmod),
+    a.attnotnull, a.attgenerated <> '',
     a.atthasdef OR a.attidentity <> '',
     CASE WHEN t.typtype IN ('e', 'd') THEN quote_ident(n.nspname) || '.' || quote_ident(t.typname)
               || CASE WHEN t.oid <> a.atttypid THEN '[]' ELSE '' END ELSE '' END

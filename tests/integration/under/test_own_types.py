@@ -189,3 +189,29 @@ def test_types_that_are_not_made_are_told_of(tmp_path: Path, database: str, seco
     told = [line for line in head.splitlines() if "type of column" in line]
     assert len(told) == 1
     assert "public.felt: type of column pairs public.pair[]: neither an enum nor a domain" in told[0]
+
+
+def test_a_table_that_is_there_may_have_types_that_are_made_by_hand(
+    tmp_path: Path, database: str, second_database: str
+) -> None:
+    types = "CREATE EXTENSION vector; CREATE TYPE pair AS (a int, b text); CREATE TYPE span AS RANGE (subtype = inet)"
+    table = 'CREATE TABLE found (id int PRIMARY KEY, at vector(3), pair pair, pairs pair[], "Span" span, spans span[])'
+    query(database, f"{types}; {table}")
+    query(database, "INSERT INTO found VALUES (1, '[1,2,3]', '(1,x)', '{\"(2,y)\"}', '[10.0.0.1,10.0.0.9)', NULL)")
+    query(second_database, f"{types}; {table}")
+    with whole_way(tmp_path, database, second_database) as way:
+        way.install()
+        way.load()
+        assert query(way.target, "SELECT f::text FROM found f") == query(way.source, "SELECT f::text FROM found f")
+
+
+def test_a_table_that_is_there_with_a_type_of_another_schema_is_refused(
+    tmp_path: Path, database: str, second_database: str
+) -> None:
+    query(database, "CREATE TYPE pair AS (a int, b text); CREATE TABLE found (id int PRIMARY KEY, pair pair)")
+    here = "CREATE SCHEMA other; CREATE TYPE other.pair AS (a int, b text); CREATE TYPE pair AS (a int, b text)"
+    query(second_database, f"{here}; CREATE TABLE found (id int PRIMARY KEY, pair other.pair)")
+    with whole_way(tmp_path, database, second_database) as way:
+        way.install()
+        with pytest.raises(Refused, match=r"found\.pair is other\.pair, the source needs public\.pair"):
+            way.load()
