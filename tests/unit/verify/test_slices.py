@@ -59,7 +59,7 @@ def test_keys_beyond_the_arithmetic_are_not_cut_by_range() -> None:
 
 @given(KEYS, st.integers(0, 2**62), st.lists(KEYS, min_size=1, max_size=20))
 def test_a_range_of_integers_is_exactly_its_ranges_of_record_ids(low: int, width: int, keys: list[int]) -> None:
-    high = low + width
+    high = min(low + width, 2**63 - 1)  # no column holds more
     ranges = key_ranges(NUMBERS, low, high)
     for key in [*keys, low, high, high - 1, 0, -1, 9, 10, -9, -10]:
         (record_id,) = keys_from_columns([[str(key)]], Layout.of(NUMBERS)).split()
