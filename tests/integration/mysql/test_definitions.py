@@ -18,7 +18,8 @@ def followed(shop: Shop, *statements: str) -> Follower:
     shop.source.refresh_schemas()
     shop.wait_for(
         f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{shop.database}'"
-        " AND table_name IN ('item', 'venus_heartbeat') HAVING max(create_time) < now()"
+        # a file's time is some milliseconds behind: right behind a second's end it is still that second's
+        " AND table_name IN ('item', 'venus_heartbeat') HAVING max(create_time) < now(6) - INTERVAL 1050000 MICROSECOND"
     )
     shop.run(*statements)
     shop.clock.now += 10
