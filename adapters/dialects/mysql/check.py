@@ -147,7 +147,7 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
         if _UNSETTLED.search(expression):
             yield Finding(
                 where=f"{table.where}.{column}",
-                message=f"is computed again by every query: no trigger fires when AS ({expression}) gives another value",
+                message=f"is computed by every query: no trigger fires when AS ({expression}) gives another value",
                 remedy="compute it in a view and drop the column, or exclude the table",
             )
     if not connection.options.zero_dates_null:
