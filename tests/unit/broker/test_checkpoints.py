@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from venus.broker.machine.mirror import Mirror
+from venus.broker.snapshot import inside
 from venus.broker.snapshot.checkpoints import Checkpoints
 from venus.broker.store.rocks import Store
 from venus.errors import SnapshotExpired
@@ -24,3 +26,21 @@ def test_a_checkpoint_that_was_dropped_is_no_failure_of_the_store(tmp_path: Path
     with pytest.raises(SnapshotExpired), checkpoints.reading("one"):
         pass
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("epochs", "cut", "below"),
+    [
+        ([(3, 20)], None, 3),
+        ([(3, 20), (4, 21)], None, 3),
+        ([(3, 20), (4, 21)], 21, 3),  # nothing of it is below: whoever is at the cut has not diverged
+        ([(3, 21)], 21, 3),  # a mirror that an older version filled
+        ([(3, 21), (4, 25)], 21, 3),
+        ([(4, 21)], None, 0),
+    ],
+)
+def test_the_epoch_of_a_cut_is_that_of_the_last_change_below_it(
+    epochs: list[tuple[int, int]], cut: int | None, below: int
+) -> None:
+    source = Mirror(set="core", network="n", offset=cut) if cut is not None else None
+    assert inside._epoch_below(21, epochs, source) == below

@@ -7,6 +7,7 @@ import uuid
 
 from venus.broker.machine import mirror, queue_index
 from venus.broker.machine.business import Business, Materialised
+from venus.broker.machine.mirror import Mirror
 from venus.broker.machine.records import decode_materialised, schemas_of
 from venus.broker.queue.filled import unfilled
 from venus.broker.snapshot.leases import Pin
@@ -26,14 +27,12 @@ def look(store: Store, business: Business, directory: str, *, now: int, until: i
     source = mirror.decode(core.get("mirror"))
     if source is not None and not source.filled(at.filled):
         raise unfilled(business)
-    # a mirror's begins at its cut
-    epochs = [e for e, start in core["epochs"] if start < at.offset or (source and start == source.offset)]
     return Pin(
         snapshot_id=uuid.uuid4().hex,
         directory=directory,
         business=business.number,
         offset=at.offset,
-        epoch=epochs[-1] if epochs else 0,
+        epoch=_epoch_below(at.offset, core["epochs"], source),
         sequence=at.sequence,
         last_batch=core["last_batch"] if last is None else last,
         made_at_us=now,
@@ -42,6 +41,20 @@ def look(store: Store, business: Business, directory: str, *, now: int, until: i
         holder=holder,
         fill=source.begin if source is not None else 0,
     )
+
+
+def _epoch_below(offset: int, epochs: list[tuple[int, int]], source: Mirror | None) -> int:
+    """Return the epoch of the last change below a cut, 0 if there is none.
+
+    The first one of a mirror that an older version filled begins where its own cut is. Any other that begins there has
+    nothing below it: who is told of it would tell everybody who is at the cut that they have diverged.
+    """
+    found = [e for i, (e, start) in enumerate(epochs) if start < offset or _is_of_cut(i, start, source)]
+    return found[-1] if found else 0
+
+
+def _is_of_cut(i: int, start: int, source: Mirror | None) -> bool:
+    return i == 0 and source is not None and start == source.offset
 
 
 def reached(store: Store, business: int) -> Materialised:
