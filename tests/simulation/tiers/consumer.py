@@ -29,8 +29,11 @@ BACK_AFTER_S = 2.0
 class Consumer:
     """A group with its target; one transaction for each batch. Which set it asks is the product's choice."""
 
-    def __init__(self, world: TierWorld, group: str, sets: tuple[str, ...], tables: frozenset[int]) -> None:
+    def __init__(
+        self, world: TierWorld, group: str, sets: tuple[str, ...], tables: frozenset[int], *, is_older: bool = False
+    ) -> None:
         self._world, self.group, self.tables = world, group, tables
+        self._is_older = is_older  # a version that says nothing of its rows: it must keep to one set
         self._loop, self._random = world.loop, world.loop.random
         self._sets = Preference(sets, back_after_s=BACK_AFTER_S)
         # the target
@@ -84,8 +87,12 @@ class Consumer:
             self._sets.failed(host.name)
             return
         stream = self._stream = Stream(host, self._taken, lambda error: self._ended(stream, host, error))  # type: ignore[arg-type]
-        wanted = broker_pb2.Open(group=self.group, rows=self.said if self.offset != FULL else None)
+        wanted = broker_pb2.Open(group=self.group, rows=self.said if self._says_rows else None)
         stream.up(host.clients.open, stream, self.group, self.offset, self.epoch, False, wanted)
+
+    @property
+    def _says_rows(self) -> bool:
+        return self.offset != FULL and not self._is_older
 
     def _ended(self, stream: Stream, host: TierHost, error: VenusError) -> None:
         if stream is not self._stream:

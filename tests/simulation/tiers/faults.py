@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
     from tests.simulation.tiers.world import TierWorld
 
+#: Longer than absent groups are remembered, and than it takes until a set tries the next cut.
+AWAY_S = 7.0
+
 
 def plan(world: TierWorld, until: float) -> None:
     """Let faults of some kinds happen until a time."""
@@ -20,6 +23,8 @@ def plan(world: TierWorld, until: float) -> None:
     kinds = random.sample(KINDS, random.randint(2, len(KINDS)))
     if world.has_predicates and world.chooser.random() < 0.8:
         kinds += [predicates] * world.chooser.choice((1, 4, 8))
+    if world.has_older:
+        kinds += [filled_there] * 8
     pause = random.choice((0.5, 1.0, 2.0))
     at = world.loop.now
     while at < until:
@@ -230,6 +235,27 @@ def predicates(world: TierWorld, seconds: float) -> None:
         world.loop.after(5.0 + 2.0 * chooser.random(), _restart, world, twin, twin.where, 2.0)
 
 
+def filled_there(world: TierWorld, _: float) -> None:
+    """Fill a tandem set again by other predicates, exactly where the sets below it are; they are away meanwhile.
+
+    Nobody works, and they are forgotten: the set waits for no later cut.
+    """
+    if "t" in world.hosts and world.loop.now >= world.quiet_until:
+        world.quiet_until = world.loop.now + AWAY_S + 3.0
+        world.loop.after(1.5, _fill_there, world)
+
+
+def _fill_there(world: TierWorld) -> None:
+    upper = world.hosts["t"]
+    below = [host for host in world.hosts.values() if upper.name in host.upstream and host.up]
+    if world.is_healed or not upper.up:
+        return
+    for host in below:
+        host.end()
+        start_after(world, host, AWAY_S)
+    _restart(world, upper, random_where(world.chooser), 0.2)
+
+
 def _restart(world: TierWorld, host: TierHost, where: dict[str, str], seconds: float) -> None:
     if host.up and not world.is_healed:
         host.end()
@@ -248,6 +274,7 @@ def on_disk(families: Families) -> MemoryDisk:
 def heal(world: TierWorld) -> None:
     """End everything that is wrong."""
     world.is_healed = True
+    world.quiet_until = 0.0
     world.network.heal()
     world.interruptions.clear()
     world.put_back()

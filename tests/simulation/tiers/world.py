@@ -50,6 +50,9 @@ class TierWorld:
         self.producers_fail = random.choice((0.0, 0.3))
         #: Three histories in seven have predicates, of which nothing else decides.
         self.has_predicates, self.chooser = seed % 7 > 3, Random(f"predicates {seed}")
+        #: One of them has a target of an older version, too, and sets that are filled where those below are.
+        self.has_older = seed % 7 == 6
+        self.quiet_until = 0.0  # no application writes before
         self.timeline = self.new_timeline()
         self.timelines = [self.timeline]
         self.backup: tuple[Families, TieredSource, Timeline] | None = None
@@ -68,6 +71,9 @@ class TierWorld:
         ]
         if "c" in self.hosts:
             self.consumers.append(Consumer(self, "three", ("c",), frozenset({1})))
+        if self.has_older:
+            keeps_to = self.chooser.choice("ab")
+            self.consumers.append(Consumer(self, "older", (keeps_to,), frozenset({1, 2}), is_older=True))
 
     def _build(self) -> None:
         random = self.loop.random
@@ -116,7 +122,7 @@ class TierWorld:
             producer.end()
 
     def _work(self) -> None:
-        if self.rate:
+        if self.rate and self.loop.now >= self.quiet_until:
             self.source.work()
         self.loop.after(0.6 * self.loop.random.random() / max(self.rate, 0.5), self._work)
 

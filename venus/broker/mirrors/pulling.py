@@ -47,6 +47,8 @@ from venus.errors import (
 )
 from venus.network import row_filters
 from venus.network.row_filters import RowFilter
+from venus.network.rows_identity import differing
+from venus.rpc import rows_wire
 from venus.wire import broker_pb2
 
 #: So many groups of batches are on their way to the disk.
@@ -199,7 +201,7 @@ class Pulling:
         try:
             self._check_network(above, snapshot.networks)
             check_filters(is_filtered=len(snapshot.where) == len(self.where), above=above.set)
-            self._check_cut(business, (snapshot.epoch, snapshot.offset))
+            self._check_cut(business, snapshot)
             check_home(snapshot.home, homes.term_of(business.proposed.home), above.set)
             self.progress.fills()
             said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
@@ -211,14 +213,22 @@ class Pulling:
         self._again = ""
         yield from self._take_full(business, above, snapshot.splits, snapshot.snapshot_id)
 
-    def _check_cut(self, business: Business, cut: tuple[int, int]) -> None:
+    def _check_cut(self, business: Business, snapshot: broker_pb2.Snapshot) -> None:
         """Raise Unavailable where consumers would not be told that other rows are here."""
-        state = business.proposed
+        state, cut = business.proposed, (snapshot.epoch, snapshot.offset)
         changed = self._changed(state.mirror) if state.mirror is not None else ""
+        changed = changed or self._other_rows(business, snapshot)
         with business.lock:
             groups = list(business.consumers)
         if waits := later_cut(changed, cut, (business.epoch_at_end, state.next_offset), groups):
             raise _LaterCut(waits)
+
+    def _other_rows(self, business: Business, snapshot: broker_pb2.Snapshot) -> str:
+        """Return that the sets above choose other rows now than those that are here, or an empty string."""
+        here, there = self._core.subscriptions.rows.at(business, snapshot.offset), rows_wire.said_in(snapshot)
+        if here is None or there is None or not differing(here, there):
+            return ""
+        return f"set {there.set} has other rows than those that are here"
 
     def _take_full(
         self, business: Business, above: Above, splits: Sequence[broker_pb2.Split], snapshot_id: str
