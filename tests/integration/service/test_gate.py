@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +17,14 @@ from tests.support.engines import BUSINESS, WAIT_S
 from venus.broker.core import Core
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.replicas.standing import Standing
-from venus.broker.service import replication
+from venus.broker.service import removing, replication
+from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.removing import Removing
 from venus.broker.service.replication import Replication
 from venus.config import Cluster
-from venus.errors import NotLeader, Refused
+from venus.coordination.memory import MemoryCluster, MemoryCoordinator
+from venus.errors import NotLeader, Refused, Unavailable
+from venus.replication.records import Leadership, Member
 from venus.rpc.address import NONE
 
 pytestmark = pytest.mark.integration
@@ -35,12 +41,16 @@ class Host:
         self.replicas: dict[str, Any] = {}
         self.dropping: set[str] = set()
         self.made: list[str] = []
+        self.gone: list[tuple[str, int]] = []
         self.me = SimpleNamespace(member="a")
         self.brokers = SimpleNamespace(live={"a": SimpleNamespace(member=SimpleNamespace(broker="a"), draining=False)})
         self.brokers.order = lambda member: member
 
     def is_dropping(self, business: str) -> bool:
         return business in self.dropping
+
+    def forgotten(self, business: str, term: int) -> None:
+        self.gone.append((business, term))
 
     def create(self, business: str) -> None:
         self.made.append(business)
@@ -131,3 +141,136 @@ def test_data_that_the_cluster_does_not_know_keeps_a_producer_out(
 
     with pytest.raises(Refused, match="that the cluster does not know"):
         asyncio.run(broker.gate.producer(BUSINESS))
+
+
+class Late(MemoryCoordinator):
+    """It carries out a removal, if it does at all, once it may."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryCluster(time.monotonic), lease_s=3.0)
+        self.asked, self.may, self.fails = Event(), Event(), False
+
+    def remove(self, leadership: Leadership) -> bool:
+        self.asked.set()
+        if self.fails:
+            raise Unavailable("nobody answers")
+        assert self.may.wait(WAIT_S)
+        return super().remove(leadership)
+
+
+async def until(done: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not done():
+            await asyncio.sleep(0.01)
+
+
+def forgetting(broker: Broker, test: Callable[[Late], Coroutine[Any, Any, None]]) -> None:
+    """Run a test at the leader of a business that the coordinator knows."""
+
+    async def run() -> None:
+        late, gate, bridge = Late(), broker.gate, LoopBridge(asyncio.get_running_loop())
+        leads = Leadership(business=BUSINESS, term=1, leader=Member(broker="a", store="store"), in_sync=frozenset())
+        broker.host.records[BUSINESS] = late.create(leads)
+        broker.host.replicas[BUSINESS] = object()
+        broker.shared.publish(BUSINESS, LEADS)
+        gate._bridge, gate._coordinator = bridge, late  # type: ignore[assignment]
+        gate._remove = Removing(broker.core.catalogue, late, bridge, gate._gone)
+        try:
+            await test(late)
+        finally:
+            gate._remove.stop()
+            bridge.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_begins_to_use_a_business_while_the_coordinator_forgets_it(broker: Broker) -> None:
+    """Its changes would be acknowledged, and removed with it."""
+
+    async def test(late: Late) -> None:
+        forgets = asyncio.create_task(broker.gate.forget(BUSINESS))
+        await until(late.asked.is_set)
+        with pytest.raises(Unavailable, match="'main' is being forgotten"):
+            broker.core.catalogue.enter(BUSINESS)
+        with pytest.raises(Unavailable, match="'main' is being forgotten"):
+            broker.core.subscriptions.attach(BUSINESS, "main/target", 0)
+        with pytest.raises(Unavailable, match="'main' is being forgotten"):
+            await broker.gate.forget(BUSINESS)
+        forgets.cancel()  # whoever asked for it is gone; it is done all the same
+        await asyncio.sleep(0.05)
+        with pytest.raises(Unavailable, match="'main' is being forgotten"):
+            broker.core.catalogue.enter(BUSINESS)
+        late.may.set()
+        await until(lambda: broker.host.gone == [(BUSINESS, 1)])
+        broker.core.catalogue.enter("other")
+
+    forgetting(broker, test)
+
+
+def test_a_business_that_is_used_is_not_forgotten(broker: Broker) -> None:
+    async def test(late: Late) -> None:
+        used = broker.core.catalogue.enter(BUSINESS)
+        with pytest.raises(Refused, match="1 producers and consumers of 'main' are connected"):
+            await broker.gate.forget(BUSINESS)
+        assert not late.asked.is_set()
+        broker.core.catalogue.release(used)
+
+    forgetting(broker, test)
+
+
+def test_who_was_kept_out_comes_in_when_the_record_is_another_one(broker: Broker) -> None:
+    async def test(late: Late) -> None:
+        late.may.set()
+        before = broker.host.records[BUSINESS]
+        broker.host.records[BUSINESS] = late.swap(before, before)
+        stale = await broker.gate._remove(before)
+        assert not stale
+        broker.core.catalogue.enter(BUSINESS)
+
+    forgetting(broker, test)
+
+
+def test_nobody_comes_in_before_it_is_known_whether_a_removal_was_carried_out(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still be on its way: the record becomes another one, which it does not find."""
+    monkeypatch.setattr(removing, "LOOK_AGAIN_S", 0.02)
+
+    def is_open() -> bool:
+        try:
+            broker.core.catalogue.release(broker.core.catalogue.enter(BUSINESS))
+        except Unavailable:
+            return False
+        return True
+
+    async def test(late: Late) -> None:
+        late.fails = late.away = True
+        before = broker.host.records[BUSINESS]
+        with pytest.raises(Unavailable, match="nobody answers"):
+            await broker.gate.forget(BUSINESS)
+        await asyncio.sleep(0.1)
+        assert not is_open()
+        late.away = False
+        await until(is_open)
+        assert not super(Late, late).remove(before)
+
+    forgetting(broker, test)
+
+
+def test_a_removal_whose_answer_was_lost_keeps_everybody_out_until_the_data_is_gone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removing, "LOOK_AGAIN_S", 0.02)
+
+    async def test(late: Late) -> None:
+        late.loses_answer = True
+        late.may.set()
+        with pytest.raises(Unavailable):
+            await broker.gate.forget(BUSINESS)
+        await asyncio.sleep(0.1)
+        with pytest.raises(Unavailable, match="'main' is being forgotten"):
+            broker.core.catalogue.enter(BUSINESS)
+        broker.core.forget_business(BUSINESS)
+        await until(lambda: not broker.core.catalogue._closed)
+
+    forgetting(broker, test)

@@ -29,6 +29,7 @@ class Catalogue:
         self._stored: dict[str, Business] = {}
         self._new: dict[str, Business] = {}
         self._leaving: set[str] = set()
+        self._closed: set[str] = set()
         self._holders: Counter[Business] = Counter()
         self._number = 0  # the highest that was ever used
 
@@ -54,12 +55,6 @@ class Catalogue:
         with self._lock:
             return name in self._stored
 
-    def in_use(self, name: str) -> int:
-        """Return how many producers and consumers of a business are connected."""
-        with self._lock:
-            found = self._stored.get(name) or self._new.get(name)
-            return self._holders[found] if found is not None else 0
-
     def known(self, name: str) -> Business:
         """Return a business. Raises Unavailable."""
         with self._lock:
@@ -81,8 +76,8 @@ class Catalogue:
         Raises Unavailable while it is being forgotten, Overloaded when too many are new.
         """
         with self._lock:
-            if name in self._leaving:
-                raise Unavailable(f"business {name!r} is being forgotten", hint="try again in a moment")
+            if name in self._leaving or name in self._closed:
+                raise _forgets(name)
             found = self._stored.get(name) or self._new.get(name)
             if found is None:
                 if len(self._new) >= NEW_MAX:
@@ -95,6 +90,7 @@ class Catalogue:
     def hold(self, name: str) -> Business:
         """Return the business that a consumer reads, and hold it until `release`. Raises Unavailable."""
         with self._lock:
+            self._check_open(name)
             found = self._known(name)
             self._holders[found] += 1
             return found
@@ -108,6 +104,24 @@ class Catalogue:
             del self._holders[business]
             if self._new.get(business.name) is business:
                 del self._new[business.name]
+
+    def close(self, name: str) -> None:
+        """Let nobody come in until `reopen`. Raises Refused while somebody is, Unavailable while it is closed."""
+        with self._lock:
+            self._check_open(name)
+            found = self._stored.get(name) or self._new.get(name)
+            if found is not None and self._holders[found]:
+                raise in_use(name, self._holders[found])
+            self._closed.add(name)
+
+    def reopen(self, name: str) -> None:
+        """Undo `close`."""
+        with self._lock:
+            self._closed.discard(name)
+
+    def _check_open(self, name: str) -> None:
+        if name in self._closed:
+            raise _forgets(name)
 
     # -- coming and going --------------------------------------------------------------------------------------
 
@@ -179,6 +193,10 @@ class Catalogue:
                 f"this broker does not know business {name!r}", hint="start its capture, or correct business.name"
             )
         return found
+
+
+def _forgets(name: str) -> Unavailable:
+    return Unavailable(f"business {name!r} is being forgotten", hint="try again in a moment")
 
 
 def in_use(name: str, connected: int) -> Refused:

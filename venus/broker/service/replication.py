@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import venus
 from venus.broker.core import Core
-from venus.broker.machine.catalogue import in_use
 from venus.broker.replicas import identity
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.copies import Copies
@@ -28,6 +27,7 @@ from venus.broker.service.delivery import Delivery
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.loss_windows import LossWindows
+from venus.broker.service.removing import Removing
 from venus.broker.service.replication_status import ReplicationStatus
 from venus.config import Cluster
 from venus.coordination.etcd import EtcdCoordinator
@@ -36,7 +36,7 @@ from venus.coordination.membership import FILE, join
 from venus.errors import ConfigError, NotLeader, Refused, Unavailable, VenusError
 from venus.network.scheduling import ALL, Scheduler
 from venus.replication import election
-from venus.replication.records import LiveBroker, Policy
+from venus.replication.records import Leadership, LiveBroker, Policy
 from venus.replication.settings import Patience
 from venus.rpc.address import Proof
 
@@ -65,6 +65,7 @@ class Replication:
         self._coordinator = EtcdCoordinator(
             settings.etcd, settings.name, lease_s=settings.lease_s, login=login_of(settings)
         )
+        self._remove = Removing(core.catalogue, self._coordinator, bridge, self._gone)
         self._proof = proof
         self._pool = ThreadPoolExecutor(1, "venus-replica-read")
         self._ticking: asyncio.Task[None] | None = None
@@ -138,6 +139,7 @@ class Replication:
             while self.host.hand_over() and time.monotonic() < end:
                 await asyncio.sleep(LOOK_EVERY_S)
             self._ticking.cancel()
+        self._remove.stop()
         await asyncio.get_running_loop().run_in_executor(None, self.coordination.stop)
         await asyncio.get_running_loop().run_in_executor(None, self.installer.stop)
         await self.lines.close()
@@ -259,18 +261,18 @@ class Replication:
             standing = self._shared.standing(business)
             if not standing.leads:
                 raise refused(business, standing)
-            if connected := self._core.catalogue.in_use(business):
-                raise in_use(business, connected)
-            if await self._bridge.blocking(Lane.CONTROL, self._coordinator.remove, known):
+            if await self._remove(known):
                 logger.info("%s: the cluster forgets it", business)
-                self.host.records.pop(business, None)
-                self.host.forgotten(business, known.term)
             elif time.monotonic() > end:
                 raise Unavailable(f"{business}: its record keeps changing", hint="try again")
             else:
                 self.coordination.read_soon()
                 await asyncio.sleep(LOOK_EVERY_S)
         return await self._is_removed(business)
+
+    def _gone(self, known: Leadership) -> None:
+        self.host.records.pop(known.business, None)
+        self.host.forgotten(known.business, known.term)
 
     async def _is_removed(self, business: str) -> bool:
         """Wait until what this broker had is gone."""
