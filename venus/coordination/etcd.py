@@ -178,9 +178,21 @@ class EtcdCoordinator:
         raise _uncertain(leadership.business)
 
     def forgotten(self, business: str) -> int:
-        """Return the last term of a business of this name that was forgotten; 0 = none ever was."""
+        """Return the last term of a business of this name that was forgotten; 0 = none ever was, as far as is known."""
         key, found = self._forgotten(business)
-        return 0 if found is None else decode_forgotten(key, found.value)
+        term = 0 if found is None else decode_forgotten(key, found.value)
+        return 0 if term and self._still_has(business, term) else term
+
+    def _still_has(self, business: str, term: int) -> bool:
+        """Whether the record of a term is there: a removal is announced first, and may not have been carried out.
+
+        One that cannot be read may be that record.
+        """
+        try:
+            record = self.read(business)
+        except ProtocolError:
+            return True
+        return record is not None and record.term <= term
 
     def _forgotten(self, business: str) -> tuple[str, Stored | None]:
         key = self._key("forgotten", business)

@@ -65,7 +65,10 @@ class Coordinator(Protocol):
         """
 
     def forgotten(self, business: str) -> int:
-        """Return the last term of a business of this name that was forgotten; 0 = none ever was."""
+        """Return the last term of a business of this name that was forgotten; 0 = none ever was, as far as is known.
+
+        What somebody has of that term, or an older one, is removed: a record that cannot be read was not forgotten.
+        """
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed`, from any thread, when something may have changed. Best effort."""

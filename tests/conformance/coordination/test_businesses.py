@@ -93,6 +93,17 @@ def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordin
     assert coordinator.swap(second, replace(second, term=3)) is None
 
 
+def test_a_removal_that_came_too_late_has_forgotten_nothing(coordinator: AnyCoordinator) -> None:
+    """Who is told so removes what he has, as soon as the record cannot be read."""
+    first = created(coordinator)
+    changed = coordinator.swap(first, replace(first, min_in_sync=2))
+    assert changed is not None
+    assert not coordinator.remove(first)
+    assert coordinator.forgotten("main") == 0
+    assert coordinator.remove(changed)
+    assert coordinator.forgotten("main") == changed.term
+
+
 @pytest.mark.parametrize("name", ["orders / eu", "ä ö", "%2F", "..", "a" * 60, "main/../x", "0"])
 def test_any_name_of_a_business_is_a_key_of_its_own(coordinator: AnyCoordinator, name: str) -> None:
     created(coordinator)

@@ -13,6 +13,7 @@ from tests.support.brokers import wait_for
 from tests.support.etcd import EtcdCluster
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.etcd_client import EtcdClient
+from venus.replication.records import Leadership
 from venus.rpc.admin import Admin
 
 pytestmark = pytest.mark.integration
@@ -22,6 +23,20 @@ pytestmark = pytest.mark.integration
 def client(etcd_server: EtcdCluster) -> Iterator[EtcdClient]:
     with closing(EtcdClient(etcd_server.addresses)) as made:
         yield made
+
+
+def test_a_record_that_cannot_be_read_was_not_forgotten(etcd_server: EtcdCluster, client: EtcdClient) -> None:
+    """A removal that was not carried out, then a newer VENUS that writes the record: every copy was removed."""
+    with closing(EtcdCoordinator(etcd_server.addresses, "unread")) as coordinator:
+        first = coordinator.create(Leadership(business="main", term=1, leader=None, in_sync=frozenset()))
+        assert first is not None
+        changed = coordinator.swap(first, first)
+        assert changed is not None
+        assert not coordinator.remove(first)
+        key = "/venus/unread/businesses/main"
+        assert client.swap(key, changed.version, b'{"format": 9}').done
+        assert coordinator.leaderships() == ()
+        assert coordinator.forgotten("main") == 0
 
 
 def test_an_invalid_record_costs_itself_alone(tmp_path: Path, etcd_server: EtcdCluster, client: EtcdClient) -> None:
