@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,19 @@ def test_a_home_is_not_promoted(home: Core) -> None:
     Producer(home).commit(rows(0, 5))
     with pytest.raises(Refused, match="main is not a mirror at this set, which is its home"):
         promote(home)
+
+
+def test_a_set_does_not_become_the_home_behind_one_that_it_has_heard_of(home: Core, mirror: Core) -> None:
+    """It was heard of between the look at the others and the promotion: that home would have it step down at once."""
+    Producer(home).commit(rows(0, 5))
+    filled(home, mirror)
+    assert mirror.homes.note(BUSINESS, replace(THERE, term=2)).result(engines.WAIT_S)
+    for term in (1, 2):
+        with pytest.raises(Refused, match="set second at second:7400 has become the home meanwhile"):
+            promote(mirror, replace(HERE, term=term))
+    with pytest.raises(Refused, match="is mirrored here from set"):
+        Producer(mirror)
+    promote(mirror, replace(HERE, term=3))
 
 
 def test_a_home_that_was_replaced_sends_everybody_on_also_after_a_restart(tmp_path: Path) -> None:

@@ -86,6 +86,12 @@ def check_promotable(business: Business) -> None:
 def become_home(group: Group, business: Business, home: Home, at_us: int) -> Home:
     """Let producers ship for what was a mirror. Raises Refused."""
     check_promotable(business)
+    known = business.proposed.home
+    if home.term <= homes.term_of(known):  # it would have this one step down, and what was taken until then is lost
+        raise Refused(
+            f"{business.name}: {known} has become the home meanwhile, home term {homes.term_of(known)}",
+            hint="if that set is gone as well, run the command again",
+        )
     _append(group, business, home, at_us)
     return home
 
