@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
+import pytest
+
+from venus.broker.replicas import installing
 from venus.broker.replicas.installing import Installer
+from venus.errors import Unavailable
 from venus.replication.messages import LogChanged
 from venus.replication.records import LiveBroker, Member
 from venus.replication.terms import TermCache
@@ -25,11 +30,14 @@ class Copying(Installer):
         self.let_through = threading.Semaphore(0)
         self.copied: list[str] = []
         self.told: list[str] = []
+        self.fails: dict[str, Exception] = {}  # by business
 
     def _tell(self, call: Callable[[], None]) -> None:
         call()
 
     def _install(self, business: str, leader: LiveBroker) -> LogChanged:
+        if business in self.fails:
+            raise self.fails[business]
         self.copied.append(leader.member.broker)
         self.under_way.release()
         assert self.let_through.acquire(timeout=WAIT_S)
@@ -93,3 +101,48 @@ def test_a_copy_is_wanted_again_after_it_is_there() -> None:
 
     assert installer.copied == ["a", "a"]
     assert installer.told == ["first", "second"]
+
+
+def test_a_copy_that_cannot_be_had_keeps_no_other_business_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installing, "RETRY_S", 0.01)
+    installer = Copying()
+    installer.fails["stuck"] = Unavailable("its leader is away")
+    installer.begin("stuck", B, lambda _: installer.told.append("stuck"))
+    installer.asks(A, "shop")
+    assert installer.under_way.acquire(timeout=WAIT_S)
+    installer.fails.clear()
+    installer.let_through.release(2)
+    installer.ended()
+
+    assert installer.told == ["shop", "stuck"]
+
+
+def test_an_installation_goes_on_after_an_error_that_nobody_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ended, and none began again: the replica was out of sync until the broker was started again."""
+    monkeypatch.setattr(installing, "RETRY_S", 0.01)
+    installer = Copying()
+    installer.fails["stuck"] = TimeoutError()
+    installer.begin("stuck", B, lambda _: installer.told.append("stuck"))
+    installer.asks(A, "shop")
+    assert installer.under_way.acquire(timeout=WAIT_S)
+    installer.fails.clear()
+    installer.let_through.release(2)
+    installer.ended()
+
+    assert installer.told == ["shop", "stuck"]
+
+
+def test_a_disk_that_is_slow_is_waited_for_until_the_broker_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given up half way, an old copy would be taken out of the catalogue, and stay in the store."""
+    monkeypatch.setattr(installing, "LOOK_S", 0.01)
+    installer, slow, never = Copying(), Future[int](), Future[int]()
+    timer = threading.Timer(0.1, slow.set_result, (7,))
+    timer.start()
+    assert installer._wait(slow) == 7
+    failed = Future[int]()
+    failed.set_exception(TimeoutError("its own"))
+    with pytest.raises(TimeoutError, match="its own"):
+        installer._wait(failed)
+    installer.stop()
+    with pytest.raises(Unavailable, match="the installation was given up"):
+        installer._wait(never)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
@@ -33,8 +33,12 @@ from venus.replication.records import Installing, LiveBroker
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 WAIT_S = 60.0
 RETRY_S = 1.0
+#: How often whoever waits for the disk looks whether the broker stops.
+LOOK_S = 0.5
 #: So long readers of the old copy have to leave.
 LEAVE_S = 30.0
 #: So many pieces may be on their way to the store.
@@ -151,15 +155,33 @@ class Installer:
                 business, (leader, _) = next(iter(self._wanted.items()))
             try:
                 position = self._install(business, leader)
-            except VenusError as error:
-                logger.warning("%s: the copy of %s: %s", business, leader.member.broker, error)
-                self._stopping.wait(RETRY_S)
+            except Exception as error:  # whatever it is: others wait for this thread
+                self._failed(business, leader, error)
                 continue
             finally:
                 self._progress.pop(business, None)
             newest = self._answered(business, leader)
             if newest is not None:
                 self._post(lambda done=newest, position=position: done(position))  # type: ignore[misc]
+
+    def _failed(self, business: str, leader: LiveBroker, error: Exception) -> None:
+        """Try the others first: what one cannot get now keeps nobody else out of sync."""
+        unexpected = None if isinstance(error, VenusError) else error
+        logger.warning("%s: the copy of %s: %s", business, leader.member.broker, error, exc_info=unexpected)
+        with self._lock:
+            if (wanted := self._wanted.pop(business, None)) is not None:
+                self._wanted[business] = wanted
+        self._stopping.wait(RETRY_S)
+
+    def _wait(self, future: Future[T]) -> T:
+        """Return what the core answers, however slow the disk is. Raises Unavailable when the broker stops."""
+        while not self._stopping.is_set():
+            try:
+                return future.result(LOOK_S)
+            except TimeoutError:
+                if future.done():  # it has failed with such an error, or is done just now
+                    return future.result()
+        raise Unavailable("the installation was given up")
 
     def _answered(self, business: str, leader: LiveBroker) -> Callable[[LogChanged], None] | None:
         """Return who is told that this leader's copy is there; None = it is not wanted any more."""
@@ -179,8 +201,9 @@ class Installer:
             self._core.commits.fail(error)
             self._stopping.set()
             return
-        except VenusError as error:
-            logger.warning("%s: what there is of it cannot be removed yet: %s", business, error)
+        except Exception as error:
+            unexpected = None if isinstance(error, VenusError) else error
+            logger.warning("%s: what there is of it cannot be removed yet: %s", business, error, exc_info=unexpected)
             self._stopping.wait(RETRY_S)
             return
         with self._lock:
@@ -218,7 +241,7 @@ class Installer:
             found = self._core.take_in(mark.number)
         except StorageError as error:
             raise self._useless(business, mark, f"the copy does not fit together: {error}") from error
-        self._core.commits.submit(lambda group: _put_mark(group, business, None)).result(WAIT_S)
+        self._wait(self._core.commits.submit(lambda group: _put_mark(group, business, None)))
         self._core.catalogue.forgotten(business)
         self._core.catalogue.put_back(found)
         recent = self._shared.recent(business)
@@ -243,12 +266,12 @@ class Installer:
             mark = mark.with_piece(piece)
             under_way.append(self._write(business, mark, piece))
             if len(under_way) > UNDER_WAY_MAX:
-                under_way.popleft().result(WAIT_S)
+                self._wait(under_way.popleft())
             progress = self._progress.get(business)
             if progress is not None:
                 self._progress[business] = replace(progress, mark=mark)
         for write in under_way:
-            write.result(WAIT_S)
+            self._wait(write)
 
     def _write(self, business: str, mark: Mark, piece: Piece) -> Future[None]:
         family, found = copies.place(piece, mark.number)
@@ -261,7 +284,7 @@ class Installer:
 
     def _useless(self, business: str, mark: Mark, why: str) -> Unavailable:
         """Note that nothing of a copy may be used again."""
-        self._core.commits.submit(lambda group: _put_mark(group, business, Mark(number=mark.number))).result(WAIT_S)
+        self._wait(self._core.commits.submit(lambda group: _put_mark(group, business, Mark(number=mark.number))))
         return Unavailable(why)
 
     def _remove(self, business: str, mark: Mark | None) -> Business | None:
@@ -269,8 +292,8 @@ class Installer:
         catalogue, commits = self._core.catalogue, self._core.commits
         found = self._taken_out(business)
         if found is not None:
-            commits.submit(lambda _: None).result(WAIT_S)
-            self._core.materialiser.forget(found).result(WAIT_S)
+            self._wait(commits.submit(lambda _: None))
+            self._wait(self._core.materialiser.forget(found))
             self._core.snapshots.forget(found)
         before = unfinished.read(self._core.store, business)
 
@@ -283,7 +306,7 @@ class Installer:
             catalogue.remember_number(group.batch)
             _put_mark(group, business, mark)
 
-        commits.submit(work).result(WAIT_S)
+        self._wait(commits.submit(work))
         if mark is None:
             catalogue.forgotten(business)
         return found
