@@ -103,11 +103,14 @@ def test_a_trigger_that_vanished_is_made_again_and_the_table_marked(
     name = steps[-1].what.split()[-1]
     suffix = " ON item" if place.dialect == "postgresql" else ""
     do(app, f"DROP TRIGGER {name}{suffix}")
+    item.source.refresh_schemas()
+    item.source.restart_fill(item.table_id("item"))
+    assert state_of(item.source, "item")[0] == "RESYNC", "reading does not bring the trigger back"
     made = [s for s in item.source.install(["*"], []) if not s.exists]
     assert [s.what for s in made if s.what.startswith("trigger")] == [steps[-1].what]
     assert state_of(item.source, "item")[0] == "RESYNC"
     item.source.restart_fill(item.table_id("item"))
-    item.source.set_table_state(item.table_id("item"), "ACTIVE", "")
+    assert state_of(item.source, "item") == ("ACTIVE", "")
     do(app, "INSERT INTO item VALUES (1, 'a', NULL)")
     item.drain()
     assert list(item.rows("item")) == [("1",)]

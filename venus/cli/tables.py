@@ -58,7 +58,10 @@ def resync(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Read a table again: with --target from the broker's full data, without it from the source."""
+    """Read a table again: with --target from the broker's full data, without it from the source.
+
+    Exit code 1 if a table cannot be read because its triggers are not in order.
+    """
     run = Invocation.of(ctx, config, as_json)
     if (name is None) != everything:
         raise ConfigError("name a table, or use --all")
@@ -68,9 +71,13 @@ def resync(
         chosen = choose(source.registered(), name)
         for table in chosen:
             source.restart_fill(table.schema.table_id)
-    names = [table.schema.qualified for table in chosen]
-    run.out.answer({"resync": names, "from": "source"}, f"will be read again from the source: {', '.join(names)}")
-    return 0
+        left = [t.schema.qualified for t in choose(source.registered(), name) if t.state == "RESYNC"]
+    names = [name for table in chosen if (name := table.schema.qualified) not in left]
+    lines = [f"will be read again from the source: {', '.join(names)}"] if names else []
+    if left:
+        lines.append(f"! not read, run `venus install-triggers`, then `venus resync` again: {', '.join(left)}")
+    run.out.answer({"resync": names, "from": "source", "left": left}, *lines)
+    return 1 if left else 0
 
 
 def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int:

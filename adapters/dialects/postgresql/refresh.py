@@ -51,6 +51,15 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
     return versions
 
 
+def is_whole(connection: Connection, captured: Captured) -> bool:
+    """Say whether everything that captures a table is in its place; what was given up has an idle function."""
+    if captured.table is None:
+        return False
+    with connection.reading():
+        present = Present.read(connection)
+    return not present.lacks(captured.table, captured.schema.table_id, always=connection.options.always)
+
+
 def _lose(connection: Connection, captured: Captured, reason: str) -> None:
     """Stop capturing a table without stopping the application."""
     if captured.registered.state == RESYNC and captured.registered.reason == reason:

@@ -164,9 +164,18 @@ class PostgresSource:
         self._loaded = False
 
     def restart_fill(self, table_id: int) -> None:
+        """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
         with self._connection.transaction():
             registry.restart_fill(self._connection, table_id)
             seen.all_read_again(self._connection, table_id)
+            known, _ = next(k for k in registry.registered(self._connection) if k[0].schema.table_id == table_id)
+            if known.state == refresh.RESYNC and self._is_whole(table_id):
+                registry.set_state(self._connection, table_id, "ACTIVE", "")
+        self._loaded = False
+
+    def _is_whole(self, table_id: int) -> bool:
+        captured, _ = registry.load(self._connection, self._schemas)
+        return any(c.schema.table_id == table_id and refresh.is_whole(self._connection, c) for c in captured)
 
     def state(self) -> SourceState:
         registry.require_installed(self._connection)

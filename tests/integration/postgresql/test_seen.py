@@ -27,7 +27,6 @@ def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture:
 
     table_id = follower.table_id("item")
     follower.source.restart_fill(table_id)
-    follower.source.set_table_state(table_id, "ACTIVE", "")
     follower.source.refresh_schemas()
     assert state(follower, "item")[0] == "ACTIVE", "it is told once"
     follower.drain()

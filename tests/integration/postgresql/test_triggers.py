@@ -287,10 +287,11 @@ def test_after_a_key_change_installing_again_and_a_resync_make_the_table_whole(s
     sql("ALTER TABLE item DROP COLUMN id")
     sql("DELETE FROM item WHERE code = 'a'")
     follower.source.refresh_schemas()
-    follower.source.install(["*"], [])
     table_id = follower.table_id("item")
     follower.source.restart_fill(table_id)
-    follower.source.set_table_state(table_id, "ACTIVE", "")
+    assert [t.state for t in follower.source.registered()] == ["ACTIVE", "RESYNC"], "nothing captures it yet"
+    follower.source.install(["*"], [])
+    follower.source.restart_fill(table_id)
     follower.read_registry()
     follower.drain()
     sql("INSERT INTO item VALUES ('c')")
