@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from venus.adapters.targets.postgresql.cutmark import refuse_if_cut_over
 from venus.adapters.targets.postgresql.database import LOADING, Position, PostgresTarget, TableState, transaction
+from venus.adapters.targets.postgresql.replica import may_be_replica
 from venus.adapters.targets.postgresql.session import Session
 from venus.errors import Refused
 
@@ -28,11 +29,13 @@ def one_session(target: PostgresTarget) -> Iterator[Session]:
 
 
 @contextmanager
-def command(target: PostgresTarget) -> Iterator[tuple[Session, Position]]:
-    """One transaction, with the loop outside."""
+def command(target: PostgresTarget, *, writes_rows: bool = False) -> Iterator[tuple[Session, Position]]:
+    """One transaction, with the loop outside; who writes rows does so with foreign keys and triggers off, if he may."""
     with one_session(target) as session:
         if not target.installed(session):
             raise target.not_loaded
+        if writes_rows:
+            may_be_replica(session)  # a refusal would end the transaction
         with transaction(session):
             session.run("SET LOCAL venus.apply = 'on'")
             refuse_if_cut_over(target, session)

@@ -10,7 +10,6 @@ import numpy as np
 from venus.adapters.targets.contract import QuarantineRow, RetryReport
 from venus.adapters.targets.postgresql.command import command, matching, one_session
 from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, PostgresTarget
-from venus.adapters.targets.postgresql.replica import may_be_replica
 from venus.adapters.targets.postgresql.rows.keyed import keyed_text
 from venus.adapters.targets.postgresql.rows.parked import PARKED
 from venus.adapters.targets.postgresql.rowsql import RowSql
@@ -34,9 +33,12 @@ def quarantine_list(settings: Settings, name: str, *, everything: bool = False) 
 def quarantine_retry(settings: Settings, name: str, ids: Sequence[int] = (), tables: Sequence[str] = ()) -> RetryReport:
     """Try again: parked changes at once, key by key in order; a halted table reads its changes again. None = all."""
     target = PostgresTarget(settings, name)
-    with command(target) as (session, _):
+    with command(target, writes_rows=True) as (session, _):
         rows = _chosen(target, session, ids, tables)
-        return _settle(target, session, rows)
+        concerned = {q.table_id for q in rows}
+        if not ids:  # a table may halt as a whole, without a row
+            concerned |= {t.table_id for t in (matching(target, session, tables) if tables else target.tables(session))}
+        return _settle(target, session, rows, concerned)
 
 
 def quarantine_skip(settings: Settings, name: str, ids: Sequence[int], *, reason: str) -> RetryReport:
@@ -46,7 +48,7 @@ def quarantine_skip(settings: Settings, name: str, ids: Sequence[int], *, reason
     if not ids:
         raise Refused("which change is to be skipped?", hint="venus quarantine list shows their ids")
     target = PostgresTarget(settings, name)
-    with command(target) as (session, _):
+    with command(target, writes_rows=True) as (session, _):
         rows = _chosen(target, session, ids, ())
         target.own(session, "decide_quarantine", ids=[q.id for q in rows], state="SKIPPED", reason=reason)
         parked = [q for q in rows if q.state == PARKED and q.offset >= 0]
@@ -56,13 +58,12 @@ def quarantine_skip(settings: Settings, name: str, ids: Sequence[int], *, reason
         keys = {(q.table_id, q.record_id) for q in rows}
         behind = [q for q in _quarantine(target, session) if q.state == PARKED and (q.table_id, q.record_id) in keys]
         halted = [q for q in rows if q.state == HALTED]
-        return _settle(target, session, [*behind, *halted])
+        return _settle(target, session, [*behind, *halted], {q.table_id for q in (*behind, *halted)})
 
 
-def _settle(target: PostgresTarget, session: Session, rows: list[QuarantineRow]) -> RetryReport:
-    """Apply parked changes and let halted tables read again."""
+def _settle(target: PostgresTarget, session: Session, rows: list[QuarantineRow], concerned: set[int]) -> RetryReport:
+    """Apply parked changes and let the halted ones of these tables read again."""
     applied, refused = 0, []
-    may_be_replica(session)
     keys = dict.fromkeys((q.table_id, q.record_id) for q in rows if q.state == PARKED)
     waiting = [q for q in _quarantine(target, session) if q.state == PARKED]
     for key in keys:
@@ -75,8 +76,8 @@ def _settle(target: PostgresTarget, session: Session, rows: list[QuarantineRow])
     open_rows = [q for q in _quarantine(target, session) if q.state == PARKED]
     resumed = []
     for state in target.tables(session):
-        concerned = any(q.table_id == state.table_id for q in rows)
-        if state.state == HALTED and concerned and not any(q.table_id == state.table_id for q in open_rows):
+        waits = any(q.table_id == state.table_id for q in open_rows)
+        if state.state == HALTED and state.table_id in concerned and not waits:
             target.set_state(session, state.table_id, CATCHUP, held_from=state.held_from)
             resumed.append(state.source_name)
     return RetryReport(
