@@ -73,12 +73,18 @@ SELECT EXISTS (SELECT FROM {table})
 SELECT count(*) FROM {table}
 
 -- acting_foreign_keys --
--- What would act or be checked row by row if the role may not switch foreign keys off while VENUS applies.
+-- What would act or be checked row by row if the role may not switch foreign keys off while VENUS applies. A table that
+-- somebody has dropped is no reason to fail: it halts alone.
 SELECT r.conrelid::regclass::text, r.conname, r.confdeltype <> 'a' OR r.confupdtype <> 'a', r.condeferrable
 FROM pg_constraint r
-WHERE r.contype = 'f' AND r.confrelid = ANY(%(tables)s::regclass[])
+WHERE r.contype = 'f' AND r.confrelid IN (SELECT to_regclass(t) FROM unnest(%(tables)s::text[]) t)
     AND (r.confdeltype <> 'a' OR r.confupdtype <> 'a' OR NOT r.condeferrable)
 ORDER BY 1, 2
+
+-- referred_to --
+SELECT n.nspname, c.relname FROM pg_constraint r JOIN pg_class c ON c.oid = r.confrelid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE r.conrelid = to_regclass(%(table)s) AND r.conname = %(constraint)s
 
 -- replica_role --
 SET session_replication_role = replica

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from venus.adapters.targets.postgresql.naming import quoted
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import Refusal, Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import DatabaseUnavailable, Refused, VenusError
 
@@ -29,6 +29,13 @@ def may_be_replica(session: Session) -> bool:
     except VenusError:
         return False
     return True
+
+
+def referred_to(session: Session, refusal: Refusal) -> tuple[str, str]:
+    """Return schema and name of the table that a violated foreign key refers to; empty if it is no foreign key."""
+    table = ".".join(quoted(part) for part in refusal.table)
+    found = session.row(statement("dictionary", "referred_to"), {"table": table, "constraint": refusal.constraint})
+    return (found[0], found[1]) if found else ("", "")
 
 
 def refuse_acting_foreign_keys(session: Session, target: PostgresTarget, tables: list[TableState]) -> None:

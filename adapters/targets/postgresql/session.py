@@ -52,13 +52,17 @@ class Writable(Protocol):
 class Refusal(TargetError):
     """The target refused a row. The message may hold values of the row; `summary` holds none."""
 
-    def __init__(self, message: str, sqlstate: str = "", table: tuple[str, str] = ("", ""), summary: str = "") -> None:
+    def __init__(
+        self, message: str, sqlstate: str = "", table: tuple[str, str] = ("", ""), constraint: str = "",
+        summary: str = "",
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.sqlstate = sqlstate
         #: What a table's state says, which anyone who sees the broker's page may read.
         self.summary = f"{summary or message} ({sqlstate})"
         #: Schema and name of the table, where the server tells.
         self.table = table
+        self.constraint = constraint
 
 
 class Superseded(TargetError):
@@ -170,7 +174,8 @@ class Session:
             return DatabaseUnavailable(f"target {self.place}: {_first_line(error)} {state}".rstrip())
         if state.startswith(_DATA_CLASSES):
             table = (error.diag.schema_name or "", error.diag.table_name or "")
-            return Refusal(_message(error), state, table, error.diag.message_primary or _first_line(error))
+            constraint, summary = error.diag.constraint_name or "", error.diag.message_primary or _first_line(error)
+            return Refusal(_message(error), state, table, constraint, summary)
         return TargetError(f"target {self.place}: {_message(error)} ({state})")
 
 

@@ -18,6 +18,7 @@ from venus.adapters.targets.postgresql.apply.recording import Recording
 from venus.adapters.targets.postgresql.apply.writer import Writer
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import HALTED, PostgresTarget
+from venus.adapters.targets.postgresql.replica import referred_to
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.schema.following import SchemaChanges
 from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
@@ -213,6 +214,9 @@ class ApplyTransaction:
         dependants = self._catalogue.dependants(table_id)
         if dependants:
             reason += f" (referred to by {', '.join(dependants)})"
+        if not self._verdicts.suspects.get(table_id) and "`venus " not in reason:  # no row that could be shown
+            retry = f"`venus quarantine retry --table {state.source_name} --target {self._target.name}`"
+            reason += f"; correct the table there, then {retry}"
         self._target.set_state(self._session, table_id, HALTED, held_from=self._start, reason=reason)
         self._halted.add(table_id)
         logger.error("table %s is halted at offset %s: %s", state.source_name, self._start, reason)
@@ -221,8 +225,15 @@ class ApplyTransaction:
         try:
             self._session.run("SET CONSTRAINTS ALL IMMEDIATE")
         except Refusal as refusal:
-            by_name = {(t.namespace, t.name): t.table_id for t in self._catalogue.tables.values()}
-            table_id = by_name.get(refusal.table)
+            table_id = self._table_of(refusal)
             if table_id is None:
                 raise
             raise RowsRefused(table_id, refusal.summary, []) from refusal
+
+    def _table_of(self, refusal: Refusal) -> int | None:
+        """Return the table that violates a constraint, or to which somebody else's table refers. May roll back."""
+        by_name = {(t.namespace, t.name): t.table_id for t in self._catalogue.tables.values()}
+        if refusal.table in by_name or not refusal.constraint:
+            return by_name.get(refusal.table)
+        self._session.rollback()
+        return by_name.get(referred_to(self._session, refusal))

@@ -13,6 +13,7 @@ from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.rows.merging import Merging, Pending
 from venus.adapters.targets.postgresql.rows.touched import touch
+from venus.adapters.targets.postgresql.rows.verdicts import halting
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.under.cuts import Piece
 from venus.adapters.under.fold import rows_of
@@ -75,7 +76,8 @@ class Writer:
         while self._waiting > self._rows_max:
             fullest = max(self._pending.values(), key=lambda p: p.waiting)
             self._waiting -= fullest.waiting
-            self._merging.make_room(fullest)
+            with halting(self._session, fullest.table_id):
+                self._merging.make_room(fullest)
 
     def flush(self) -> None:
         """Write everything that has come."""
@@ -87,7 +89,8 @@ class Writer:
         pending = self._pending.pop(table_id, None)
         if pending is not None:
             self._waiting -= pending.waiting
-            self._merging.flush(pending)
+            with halting(self._session, table_id):
+                self._merging.flush(pending)
             self._counts.of(table_id).applied += pending.taken
 
     def overtake(self, table_id: int) -> None:

@@ -6,6 +6,8 @@ table is left out, or the row goes to quarantine, in the same transaction as eve
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from venus.adapters.targets.postgresql.session import Session, Superseded
@@ -37,14 +39,23 @@ class RowsRefused(TargetError):
         self.suspects = suspects
 
 
-def guarded(session: Session, table_id: int, text: str) -> None:
-    """Run a statement about a whole table; if it fails, the table halts (RowsRefused)."""
+@contextmanager
+def halting(session: Session, table_id: int) -> Iterator[None]:
+    """Whatever the target says within this is about one table, which halts (RowsRefused): the others go on."""
     try:
-        session.run(text)
+        yield
+    except (RowsRefused, Superseded):
+        raise
     except TargetError as error:
-        if session.closed or isinstance(error, Superseded):
+        if session.closed:
             raise
         raise RowsRefused(table_id, str(error), []) from error
+
+
+def guarded(session: Session, table_id: int, text: str) -> None:
+    """Run a statement about a whole table; if it fails, the table halts (RowsRefused)."""
+    with halting(session, table_id):
+        session.run(text)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,112 @@
+"""Tables that somebody has changed at the target so that nothing can be applied to them: they halt alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy
+
+from tests.support.applying import counters_close, equal, loaded
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, caught_up, following, gone, items, put, query, rows_at, wait_for
+from tests.support.postgres import Server
+from venus.adapters.targets.postgresql.control import quarantine_list, quarantine_retry, table_states
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+CHECK = "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)"
+NO_CHECK = "ALTER TABLE shop.items DROP CONSTRAINT not_odd"
+
+
+@pytest.fixture
+def unprivileged(postgres_server: Server, database: str) -> Iterator[str]:
+    """Give the URL of a role that owns the database's tables and may not set session_replication_role."""
+    name = sqlalchemy.make_url(database).database
+    query(database, f"CREATE ROLE applier LOGIN; GRANT ALL ON DATABASE {name} TO applier")
+    yield postgres_server.url(str(name), user="applier")
+    query(database, "DROP OWNED BY applier CASCADE; DROP ROLE applier")
+
+
+def states(settings: Settings) -> list[str]:
+    return [t.state for t in table_states(settings, "a")]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [{"keyed_rows_max": 0}, {"keyed_rows_max": 1000}, {"cut_group_rows_max": 1}],
+    ids=["copied", "keyed", "large"],
+)
+@pytest.mark.parametrize(
+    ("harm", "cure", "code"),
+    [
+        ("ALTER TABLE shop.items RENAME label TO mine", "ALTER TABLE shop.items RENAME mine TO label", "42703"),
+        ("ALTER TABLE shop.items RENAME TO mine", "ALTER TABLE shop.mine RENAME TO items", "42P01"),
+        ("ALTER TABLE shop.items OWNER TO postgres", "ALTER TABLE shop.items OWNER TO applier", "42501"),
+    ],
+    ids=["column", "table", "privilege"],
+)
+def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
+    harm: str, cure: str, code: str, way: dict[str, int], database: str, unprivileged: str, broker: FakeDelivery,
+    feed: Feed,
+) -> None:  # fmt: skip
+    others = items(2, "others")
+    settings = loaded(unprivileged, feed, items(), others, rows=5, apply=way)
+    since = dict(feed.committed)
+    with following(settings, "a"):
+        feed.cut(put(5, "before", 5))
+        caught_up(database, broker)
+        query(database, harm)
+        feed.cut(*(put(i, "new", i) for i in (1, 3, 4)), put(1, "x", 1, table=2))
+        caught_up(database, broker)
+    with following(settings, "a"):  # as after a restart
+        feed.cut(put(2, "new", 2), put(2, "y", 2, table=2))
+        caught_up(database, broker)
+        assert states(settings) == ["HALTED", "ACTIVE"]
+        assert rows_at(database, others) == feed.model[2]
+        reason = table_states(settings, "a")[0].reason
+        assert code in reason
+        assert reason.endswith("; correct the table there, then `venus quarantine retry --table shop.items --target a`")
+        assert quarantine_list(settings, "a") == []
+        query(database, cure)
+        assert quarantine_retry(settings, "a").resumed == ("shop.items",)
+        wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
+    equal(database, feed)
+    counters_close(settings, feed, since)
+
+
+def test_a_table_that_somebody_else_refers_to_halts_alone(
+    database: str, unprivileged: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(unprivileged, feed, items(), items(2, "others"), rows=5)
+    since = dict(feed.committed)
+    query(database, "CREATE TABLE mine (item int REFERENCES shop.items DEFERRABLE); INSERT INTO mine VALUES (3)")
+    with following(settings, "a"):
+        feed.cut(gone(3), put(1, "x", 1, table=2))
+        caught_up(database, broker)
+        assert states(settings) == ["HALTED", "ACTIVE"]
+        assert "mine_item_fkey" in table_states(settings, "a")[0].reason
+        query(database, "DELETE FROM mine")
+        quarantine_retry(settings, "a")
+        wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
+    equal(database, feed)
+    counters_close(settings, feed, since)
+
+
+@pytest.mark.parametrize("on_error", ["halt", "quarantine"])
+def test_a_retry_needs_no_right_to_switch_triggers_off(
+    on_error: str, database: str, unprivileged: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(unprivileged, feed, items(), rows=5, on_error=on_error)
+    since = dict(feed.committed)
+    query(database, CHECK)
+    with following(settings, "a"):
+        feed.cut(put(1, "bad", 666), put(2, "fine", 2))
+        caught_up(database, broker)
+        query(database, NO_CHECK)
+        report = quarantine_retry(settings, "a")
+        assert (report.applied, report.resumed) == ((0, ("shop.items",)) if on_error == "halt" else (1, ()))
+        wait_for(lambda: states(settings) == ["ACTIVE"], "the table's return")
+    equal(database, feed)
+    counters_close(settings, feed, since)
