@@ -41,6 +41,8 @@ RULES = (
          says="a target is far behind"),
     Rule(name="table_halted", hop="", pattern=r"^((?:source|target .+?): .+) is (?:HALTED|RESYNC)\b",
          says="a table does not follow because of an error"),
+    Rule(name="resync_failed", hop="", pattern=r"^(target .+?: .+): resync failed: ",
+         says="a table could not be made equal to the full data"),
     Rule(name="table_paused", hop="", pattern=r"^((?:source|target .+?): .+) is PAUSED\b",
          says="somebody paused a table"),
     Rule(name="tables_many", hop="", pattern=r"^(source|target .+?): [\d,]+ more tables? do(?:es)? not follow",

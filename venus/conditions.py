@@ -18,6 +18,8 @@ RESYNCING = "RESYNCING"  # is being made equal to the full data
 MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
 #: How the reason of a table begins that is PAUSED at the source because of a row; it is retried automatically.
 UNFIT = "cannot be carried: "
+#: How the reason of a table begins at a target that was asked to make it equal to the full data, in vain.
+RESYNC_FAILED = "resync failed: "
 #: Always in the metrics, so that a graph of one starts at zero rather than nowhere.
 HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
 #: A healthy idle source is captured once a heartbeat: so many that did not arrive are no accident.
@@ -45,7 +47,12 @@ class TableCondition:
     @property
     def ordinary(self) -> bool:
         """Whether there is nothing to say of it."""
-        return self.follows and not self.rows
+        return self.follows and not self.rows and not self.resync_failed
+
+    @property
+    def resync_failed(self) -> bool:
+        """Whether it follows, but is not what somebody has asked for."""
+        return self.state == ACTIVE and self.reason.startswith(RESYNC_FAILED)
 
 
 def at_source(table_id: int, name: str, state: str, reason: str) -> TableCondition:
@@ -80,6 +87,8 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
         if table.state not in MOVING_STATES:
             why = f" ({table.reason})" if table.reason else ""
             found.append(f"{where}: {table.name} is {table.state}{why}; {_way_out(table, at)}".rstrip("; "))
+        elif table.resync_failed:
+            found.append(f"{where}: {table.name}: {table.reason}; {_way_out(table, at)}".rstrip("; "))
     if condition.left_out:
         verb = "does" if condition.left_out == 1 else "do"
         tables = counted(condition.left_out, "more table")
@@ -109,6 +118,8 @@ def _way_out(table: TableCondition, at: str) -> str:
         return f"`venus quarantine list{at}` shows the row" if at else at_source
     if table.state == "PAUSED":
         return f"`venus resume {table.name}{at}` resumes it"
+    if table.resync_failed:
+        return f"`venus resync {table.name}{at}` tries again"
     return f"`venus resync {table.name}{at}` reads it again" if table.state == "RESYNC" else ""
 
 

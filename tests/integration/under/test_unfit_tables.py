@@ -11,7 +11,15 @@ from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, gone, items, put, query, rows_at, wait_for
 from tests.support.postgres import Server
-from venus.adapters.targets.postgresql.control import quarantine_list, quarantine_retry, table_states
+from venus.adapters.targets.postgresql.control import (
+    progress,
+    quarantine_list,
+    quarantine_retry,
+    resync,
+    table_states,
+)
+from venus.adapters.targets.registry import open_target
+from venus.conditions import problems
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration
@@ -74,6 +82,26 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
         wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
+
+
+def test_a_resync_that_fails_ends_alone_and_is_told_until_one_succeeds(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), items(2, "others"), rows=5)
+    with following(settings, "a"):
+        query(database, "ALTER TABLE shop.items RENAME TO mine")
+        resync(settings, "a", "items")
+        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        feed.cut(put(1, "x", 1, table=2))
+        caught_up(database, broker)
+        (problem,) = problems(open_target(settings, "a").look().condition, "a")
+        assert problem.startswith("target a: shop.items: resync failed: ")
+        assert problem.endswith("(42P01); `venus resync shop.items --target a` tries again")
+        query(database, "ALTER TABLE shop.mine RENAME TO items; DELETE FROM shop.items")
+        resync(settings, "a", "items")
+        wait_for(lambda: not progress(settings, "a").resyncing, "the resync")
+        assert problems(open_target(settings, "a").look().condition, "a") == []
+    equal(database, feed)
 
 
 def test_a_table_that_somebody_else_refers_to_halts_alone(

@@ -32,6 +32,7 @@ from venus.adapters.targets.postgresql.schema.own_types import settled
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.codec import schema as schemas_codec
 from venus.codec.filtering import full_inside
+from venus.conditions import RESYNC_FAILED
 from venus.errors import TargetError, VenusError
 from venus.model import TableSchema
 from venus.network.rows_identity import RowsIdentity
@@ -181,8 +182,13 @@ class Resyncs:
         transaction = self._transaction(session, catalogue, state.table_id)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
         transaction.begin()
-        transaction.recording.start(state.table_id, RESYNC, catalogue.position.offset, sql)
-        session.run("COMMIT")
+        try:
+            transaction.recording.start(state.table_id, RESYNC, catalogue.position.offset, sql)
+        except TargetError as error:  # the table is gone: that ends its resync, and nothing else
+            session.rollback()
+            self._give_up(session, catalogue, state, str(error))
+        else:
+            session.run("COMMIT")
 
     def _look(self, session: Session, catalogue: Catalogue, state: TableState) -> bool:
         load = self._loads[state.table_id]
@@ -211,6 +217,8 @@ class Resyncs:
     ) -> None:
         transaction = self._transaction(session, catalogue, state.table_id)
         transaction.begin()
+        if state.state == ACTIVE and state.reason.startswith(RESYNC_FAILED):
+            self._target.set_state(session, state.table_id, ACTIVE)
         self._evolve(session, catalogue, state, schema)
         placed = self._target.place(schema)
         sql = RowSql(placed, self._target.group)
@@ -261,7 +269,7 @@ class Resyncs:
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
         transaction = self._transaction(session, catalogue, state.table_id)
         transaction.begin()
-        reason = f"resync failed: {why}"
+        reason = f"{RESYNC_FAILED}{why}"
         self._target.set_state(session, state.table_id, state.state, held_from=state.held_from, reason=reason)
         self._target.own(session, "end_held", table_id=state.table_id)
         self._target.own(session, "end_sweep", table_id=0, purpose=ACCOUNT)
