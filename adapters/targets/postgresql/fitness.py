@@ -18,7 +18,7 @@ from venus.adapters.targets.postgresql.schema.missing import Obstacle, missing_t
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.targets.predicates import checked
-from venus.errors import ConfigError, Refused, VenusError
+from venus.errors import ConfigError, LoginRefused, Refused, VenusError
 from venus.model import Finding, TableSchema
 
 
@@ -47,7 +47,8 @@ def check(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Findin
                 return found
             more = obstacles(target, session, schemas)
     except VenusError as error:
-        return [*names, Finding(where=where, message=str(error), remedy=error.hint, blocks=not error.retryable)]
+        blocks = isinstance(error, LoginRefused) or not error.retryable
+        return [*names, Finding(where=where, message=str(error), remedy=error.hint, blocks=blocks)]
     return [*found, *(Finding(where=o.where, message=o.message, remedy=o.remedy, blocks=True) for o in more)]
 
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from venus.adapters.dialects.postgresql.connection import connected
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.errors import ConfigError, DatabaseUnavailable, TargetError
+from venus.errors import DatabaseUnavailable, LoginRefused, TargetError
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ _DATA_CLASSES = ("22", "23", "44", "P0")
 _TRANSIENT = ("08", "53", "57", "58", "40", "55P03", "25006")
 
 SUPERSEDED = "VE001"
-#: A refused connection that waiting does not mend; libpq gives no SQLSTATE for it.
-_WRONG = re.compile(
+#: What is said where the URL is wrong, or a password, a name or pg_hba.conf is for a while; libpq gives no SQLSTATE.
+_REJECTED = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba.conf entry|could not translate"
 )
 
@@ -80,7 +80,7 @@ class Session:
             self._connection = connected(dsn, application_name=application[:63])
         except psycopg2.Error as error:
             text = f"target {self.place} cannot be reached: {_first_line(error)}"
-            kind = ConfigError if _WRONG.search(text) else DatabaseUnavailable
+            kind = LoginRefused if _REJECTED.search(text) else DatabaseUnavailable
             raise kind(text, hint="check url in [targets.NAME]") from error
         self._cursor = self._connection.cursor()
         #: The names of what is prepared here.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import sqlalchemy
 
 from tests.support.applying import equal, loaded
 from tests.support.delivery import FakeDelivery
@@ -18,9 +19,10 @@ from tests.support.feed import (
     settings_for,
     wait_for,
 )
+from tests.support.postgres import Server
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.under import circuit
-from venus.errors import ConfigError
+from venus.errors import LoginRefused
 
 pytestmark = pytest.mark.integration
 
@@ -70,5 +72,27 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
 
 def test_an_address_that_cannot_be_right_is_no_reason_to_wait(database: str) -> None:
     settings = settings_for("127.0.0.1:1", {"a": database.replace("/t", "/nothing_like_t")})
-    with pytest.raises(ConfigError, match="does not exist"):
+    with pytest.raises(LoginRefused, match="does not exist"):
         full_sync(settings, "a")
+
+
+def test_a_login_that_is_refused_for_a_while_is_waited_for(
+    postgres_server: Server, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    """A password that is being changed, pg_hba.conf, a name server: capture waits for these at the source as well."""
+    query(database, "CREATE ROLE renamed LOGIN SUPERUSER")
+    try:
+        url = postgres_server.url(str(sqlalchemy.make_url(database).database), user="renamed")
+        settings = loaded(url, feed, items(), rows=3)
+        with following(settings, "a") as reports:
+            feed.cut(put(1, "before", 1))
+            caught_up(database, broker)
+            query(database, "ALTER ROLE renamed RENAME TO away")
+            query(database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'away'")
+            wait_for(lambda: any("does not exist" in r.error for r in reports), "the refusal")
+            query(database, "ALTER ROLE away RENAME TO renamed")
+            feed.cut(put(2, "behind", 2))
+            caught_up(database, broker)
+        equal(database, feed)
+    finally:
+        query(database, "DROP OWNED BY renamed CASCADE; DROP ROLE renamed")
