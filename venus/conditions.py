@@ -114,7 +114,7 @@ def _way_out(table: TableCondition, at: str) -> str:
     if "`venus " in table.reason:
         return ""
     if table.state == "HALTED":
-        at_source = "correct the row, or exclude the table; it is retried automatically"
+        at_source = "correct the row; it is retried automatically"
         return f"`venus quarantine list{at}` shows the row" if at else at_source
     if table.state == "PAUSED":
         return f"`venus resume {table.name}{at}` resumes it"

@@ -173,3 +173,14 @@ def test_migrating_before_installing_or_without_a_broker_says_what_to_do(pipelin
     pipeline.venus("install-triggers")
     refused = pipeline.venus("migrate", "--target", "main", code=75)
     assert "venus broker" in refused.err
+
+
+def test_a_table_that_is_left_out_later_is_named_because_it_is_captured_all_the_same(pipeline: Pipeline) -> None:
+    pipeline.venus("install-triggers")
+    assert "although" not in pipeline.venus("check").out
+    pipeline.source_options = 'exclude = ["lines"]'
+    pipeline.configure()
+    sentence = "main.lines: is captured, although the configuration leaves it out"
+    assert sentence in pipeline.venus("install-triggers").out
+    found = {f["where"]: f["message"] for f in pipeline.ask("check")["findings"]}
+    assert found["main.lines"] in pipeline.venus("install-triggers").out

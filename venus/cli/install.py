@@ -14,7 +14,7 @@ import typer
 
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.errors import ConfigError, Refused
+from venus.errors import ConfigError, Refused, VenusError
 from venus.model import counted
 from venus.suggest import nearest
 
@@ -88,7 +88,7 @@ def check(
     with opened_source(settings, type_map) as source:
         check_patterns(settings, source)
         schemas = source.tables(settings.source.tables, settings.source.exclude)
-        findings = source.check(settings.source.tables, settings.source.exclude)
+        findings = [*source.check(settings.source.tables, settings.source.exclude), *captured_all_the_same(source, run)]
         transactional = source.capabilities.transactional_ddl
     if key_script:
         return show_key_script(run, findings, transactional=transactional)
@@ -145,6 +145,7 @@ def install_triggers(
             return show_sql(run, source, source.install_plan(include, exclude), removal=False)
         steps = adopt_script(source, settings) if adopt else source.install(include, exclude)
         registered = [table for table in source.registered() if not table.schema.is_heartbeat]
+        left_in = captured_all_the_same(source, run)
     created = [step for step in steps if not step.exists]
     unchanged = len(steps) - len(created)
     how = "run after the script" if adopt else "created"
@@ -157,7 +158,7 @@ def install_triggers(
         "unchanged": unchanged,
         "tables": [{"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in registered],
     }
-    run.out.answer(document, *per_table("+", created), verdict)
+    run.out.answer(document, *per_table("+", created), *(f"! {f.where}: {f.message}" for f in left_in), verdict)
     return 0
 
 
@@ -173,6 +174,23 @@ def uninstall_triggers(
     document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
     run.out.answer(document, *per_table("-", steps), f"{len(steps)} removed")
     return 0
+
+
+def captured_all_the_same(source: Source, run: Invocation) -> list[Finding]:
+    """Name the tables that were captured before the configuration left them out: that does not end it."""
+    from venus.model import Finding
+
+    chosen = {t.table_id for t in source.tables(run.settings.source.tables, run.settings.source.exclude)}
+    try:
+        others = [
+            t.schema for t in source.registered() if t.schema.table_id not in chosen and not t.schema.is_heartbeat
+        ]
+    except VenusError:
+        return []  # nothing is installed
+    # one that is not there any more, or cannot be captured, is not left out by the configuration
+    there = source.tables([t.qualified for t in others], []) if others else []
+    message = "is captured, although the configuration leaves it out: `venus uninstall-triggers` ends that, for all"
+    return [Finding(where=t.qualified, message=message) for t in there]
 
 
 def per_table(sign: str, steps: list[InstallStep]) -> list[str]:
