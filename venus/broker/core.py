@@ -181,6 +181,7 @@ class Core:
             self.catalogue,
             self.commits,
             self.space,
+            self.store,
             clock_us=self.clock_us,
             monotonic=self._monotonic,
             knows_end=self._knows_end,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Errors, Producer
@@ -20,6 +21,7 @@ from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, ProtocolError
 from venus.model import ChangeKind, Verdict
+from venus.wire import broker_pb2, change_pb2
 
 pytestmark = pytest.mark.integration
 DAY_S = 86_400.0
@@ -181,4 +183,29 @@ def test_a_description_that_vanished_is_damage_all_the_same(tmp_path: Path, monk
     engines.wait_until(lambda: bool(errors.fatal))
     assert isinstance(errors.fatal[0], Corruption)
     assert "a row is of version 9, whose columns are not known" in str(errors.fatal[0])
+    engine.stop()
+
+
+def test_a_version_that_is_another_one_here_is_refused(tmp_path: Path) -> None:
+    """Triggers that were installed again count tables and versions from the start."""
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    for change in ("name", "key", "columns"):
+        message = producer.next_half(engines.rows(3, 1))
+        content = change_pb2.BatchBody.FromString(message.body)
+        if change == "name":
+            content.schemas[0].name = "other"
+        elif change == "key":
+            content.schemas[0].key.append("v")
+        else:
+            content.schemas[0].columns.add(number=1, name="w")
+        said = content.SerializeToString()
+        other = broker_pb2.Half(batch_no=message.batch_no, digest=xxhash.xxh3_64_intdigest(said), body=said)
+        with pytest.raises(ProtocolError, match="describes version 1 of table 1 in another way") as refused:
+            producer.send(other)
+        assert f"forget --business {BUSINESS} --yes" in refused.value.hint
+        producer.batch_no, producer.sequence = producer.batch_no - 1, producer.sequence - 1
+    producer.commit(engines.rows(3, 1))
+    assert len(engines.full_data(engine)) == 4
     engine.stop()

@@ -7,9 +7,13 @@ made again when that state was taken back.
 
 from __future__ import annotations
 
+from venus.broker.machine import records
 from venus.broker.machine.business import Business, Described
 from venus.broker.machine.envelope import Envelope, Version
 from venus.broker.machine.steps import Step
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+from venus.wire import change_pb2
 
 
 def missing(business: Business, content: Envelope) -> set[Version]:
@@ -20,6 +24,24 @@ def missing(business: Business, content: Envelope) -> set[Version]:
     if unknown and business.described.state is not business.proposed:
         business.described = Described(business.proposed, undecided(business))
     return unknown - business.described.versions if unknown else set()
+
+
+def contradicted(store: Store, business: Business, content: Envelope) -> change_pb2.TableSchema | None:
+    """Return what is stored of a version that this describes as another table, or with other columns."""
+    for schema in content.schemas:
+        found = store.get(keys.STATE, keys.schema_key(business.number, schema.table_id, schema.version))
+        if found is None:
+            continue
+        known = change_pb2.TableSchema.FromString(records.decode_schema(found)[1])
+        if _shape(known) != _shape(schema):
+            return known
+    return None
+
+
+def _shape(schema: change_pb2.TableSchema) -> tuple[object, ...]:
+    """Return what rows are read by, and where they belong."""
+    columns = tuple((c.number, c.name, c.type.kind) for c in schema.columns)
+    return schema.namespace, schema.name, tuple(schema.key), columns
 
 
 def follow(business: Business, taken: Step, content: Envelope | None) -> None:

@@ -16,6 +16,7 @@ from venus.broker.machine.envelope import Envelope, open_body
 from venus.broker.machine.half import Action, Half
 from venus.broker.pipeline import home_commands, missing
 from venus.broker.pipeline.group import Group
+from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.errors import IllegalTransition, ProtocolError
 from venus.model import Verdict
@@ -85,7 +86,7 @@ def init(
 
 
 def take_halves(
-    group: Group, business: Business, epoch: int, halves: Sequence[Shipped], at_us: int, space: Space
+    group: Group, business: Business, epoch: int, halves: Sequence[Shipped], at_us: int, space: Space, store: Store
 ) -> HalvesResult:
     """Persist half messages, in order."""
     half.fence(business.proposed, epoch)
@@ -102,6 +103,7 @@ def take_halves(
         match half.accept(business.proposed, epoch, arriving):
             case Action.PERSIST:
                 _require_described(business, content)
+                _require_same_tables(store, business, content)
                 if business.is_new:
                     _raise_epoch(group, business, epoch, business.proposed.producer, at_us)
                 entry = Entry(
@@ -168,6 +170,19 @@ def _require_described(business: Business, content: Envelope) -> None:
             f"batch {content.batch_no} has changes of table {table_id} in version {version}, which neither it nor any "
             "batch before it describes",
             hint="a producer sends the columns of a version before its first change: is its program a VENUS adapter?",
+        )
+
+
+def _require_same_tables(store: Store, business: Business, content: Envelope) -> None:
+    """Refuse a version that is another one here: its rows would be read by the wrong columns. Raises ProtocolError."""
+    known = described.contradicted(store, business, content)
+    if known is not None:
+        raise ProtocolError(
+            f"batch {content.batch_no} describes version {known.version} of table {known.table_id} in another way than "
+            f"this broker knows it ({known.namespace}.{known.name}): the triggers were installed again, or the source "
+            "was restored, and its tables are others since",
+            hint=f"stop venus sync, `venus forget --business {business.name} --yes`, `venus uninstall-triggers`, "
+            "`venus install-triggers`, then `venus migrate` for each target",
         )
 
 

@@ -11,6 +11,7 @@ from venus.broker.pipeline import missing, producer_commands
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
+from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.errors import Diverged, Unavailable
 from venus.model import Verdict
@@ -27,6 +28,7 @@ class Producers:
         catalogue: Catalogue,
         commits: CommitThread,
         space: Space,
+        store: Store,
         *,
         clock_us: Callable[[], int],
         monotonic: Callable[[], float],
@@ -35,6 +37,7 @@ class Producers:
         self._catalogue = catalogue
         self._commits = commits
         self._space = space
+        self._store = store
         self._clock_us = clock_us
         self._monotonic = monotonic
         self._knows_end = knows_end
@@ -76,7 +79,9 @@ class Producers:
         nbytes = sum(len(half.body) for half in shipped)
 
         def work(group: Group) -> HalvesResult:
-            return producer_commands.take_halves(group, found, epoch, shipped, self._clock_us(), self._space)
+            return producer_commands.take_halves(
+                group, found, epoch, shipped, self._clock_us(), self._space, self._store
+            )
 
         return self._commits.submit(work, nbytes, business=found)
 
