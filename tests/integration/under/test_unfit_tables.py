@@ -9,7 +9,7 @@ import sqlalchemy
 
 from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, gone, items, put, query, rows_at, wait_for
+from tests.support.feed import Feed, caught_up, following, gone, items, put, query, refers, rows_at, wait_for
 from tests.support.postgres import Server
 from venus.adapters.targets.postgresql.control import (
     progress,
@@ -18,9 +18,11 @@ from venus.adapters.targets.postgresql.control import (
     resync,
     table_states,
 )
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
 from venus.conditions import problems
 from venus.config import Settings
+from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
 
@@ -138,3 +140,21 @@ def test_a_retry_needs_no_right_to_switch_triggers_off(
         wait_for(lambda: states(settings) == ["ACTIVE"], "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
+
+
+def test_a_reload_that_foreign_keys_forbid_says_what_lets_it_go_on(
+    database: str, unprivileged: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    child = refers(items(2, "others"), "amount", items())
+    settings = loaded(unprivileged, feed, items(), child, rows=5)
+    with following(settings, "a"):
+        feed.cut(put(1, "child", 1, table=2))
+        caught_up(database, broker)
+    query(database, "DELETE FROM venus.applied")  # as when the broker has lost its data
+    with pytest.raises(Refused, match=r"shop\.items cannot be emptied: .*others_fk") as refused:
+        full_sync(settings, "a")
+    assert refused.value.hint.startswith("drop that foreign key at the target")
+    query(database, "ALTER TABLE shop.others DROP CONSTRAINT others_fk")
+    full_sync(settings, "a")
+    equal(database, feed)
+    assert query(database, "SELECT conname FROM pg_constraint WHERE contype = 'f'") == [("others_fk",)]

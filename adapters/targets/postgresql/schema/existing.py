@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.schema.ddl import column_type, type_sql
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import Refusal, Session
 from venus.adapters.targets.postgresql.statements import statement
-from venus.errors import TargetError
+from venus.errors import Refused, TargetError
 
 #: Relations that rows can be brought into: ordinary and partitioned tables.
 _TABLES = ("r", "p")
@@ -79,8 +79,19 @@ def count(session: Session, placed: Placed) -> int:
 def empty(session: Session, placed: Placed, by: str) -> None:
     """Remove all rows, in an open transaction: by DELETE, which those do not see who read an older snapshot.
 
-    `by` = "truncate": by TRUNCATE, unless foreign keys forbid it.
+    `by` = "truncate": by TRUNCATE, unless foreign keys forbid it. Raises Refused where they forbid both.
     """
+    try:
+        _empty(session, placed, by)
+    except Refusal as refusal:
+        raise Refused(
+            f"{placed.qualified} cannot be emptied: {refusal}",
+            hint="drop that foreign key at the target (the load makes it again at its end, if it was made by a load), "
+            "or let the role SET session_replication_role",
+        ) from refusal
+
+
+def _empty(session: Session, placed: Placed, by: str) -> None:
     if by == "delete":
         session.run(f"DELETE FROM {placed.rows_sql}")
         return
