@@ -80,5 +80,8 @@ class StandInApplication(DriverApplication):
             ddl = _DDL.match(sql)
             assert ddl is not None
             super().execute(ddl_trigger_body(str(trigger), ddl[1], ddl[2], sql))
+            if ddl[1] == "ALTER":
+                now = "DATE_FORMAT(NOW(), '%Y-%m-%d:%H:%i:%s')"
+                super().execute(f"REPLACE INTO {DICTIONARY}.SPECIFIED VALUES ('{ddl[2]}', {now})")
             self.commit()
         return found

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from venus.adapters.dialects.oracle import ddl, ownership, registry, segments
-from venus.adapters.dialects.oracle.connection import Row, Session
-from venus.adapters.dialects.oracle.ddlnotes import keeps_rows
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.ddlnotes import Notes
 from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.install import objects
 from venus.adapters.dialects.oracle.refresh import Comparison, compare
@@ -19,8 +19,7 @@ from venus.errors import DatabaseUnavailable
 logger = logging.getLogger(__name__)
 
 ALTERED = "altered while partitioned: a partition may have been truncated or exchanged, read the table again"
-#: Owner and name of a table.
-Place = tuple[str, str]
+SILENCED = "its triggers were disabled by ALTER TABLE: changes may have been missed meanwhile, read the table again"
 
 
 def compare_all(writer: Session, dictionary: Dictionary) -> list[Comparison]:
@@ -45,14 +44,15 @@ def follow(writer: Session, dictionary: Dictionary) -> None:
     """
     noted = writer.rows(statement("registry", "ddl_rows"))
     found = compare_all(writer, dictionary)
-    watch = _watch(writer, {(owner, name) for _, _, owner, name, _ in noted})
+    notes = Notes.of(noted)
+    watch = _watch(writer, notes)
     if watch:
         found = [watch.judged(how) for how in found]
+    found = [_told(how, notes) for how in found]
     done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
-    altered = _altered(noted)
     with writer.transaction():
         for how in found:
-            _store(writer, how, altered)
+            _store(writer, how)
         if watch:
             watch.store(found)
         if done:
@@ -60,29 +60,33 @@ def follow(writer: Session, dictionary: Dictionary) -> None:
     _silence(writer, found)
 
 
-def _altered(noted: Seq[Row]) -> set[Place]:
-    """Return the tables of which an ALTER may have replaced rows."""
-    return {(owner, name) for _, event, owner, name, text in noted if event == "ALTER" and not keeps_rows(text or "")}
+def _told(how: Comparison, notes: Notes) -> Comparison:
+    """Add what was noted of a table, unless there is a reason to read it again already."""
+    if how.reason or how.table is None:
+        return how
+    reason = SILENCED if notes.silenced(how.place) and not how.begins else ""
+    if how.table.listed.partitioned and notes.lose_rows(how.place):
+        reason = ALTERED
+    # the notes are gone when a paused table goes on
+    again = bool(reason) and how.is_paused
+    return replace(how, reason=reason, again=how.again or again or notes.lose_values(how.place))
 
 
-def _watch(writer: Session, noted: Collection[Place]) -> Watch | None:
+def _watch(writer: Session, notes: Notes) -> Watch | None:
     """Look at the segments; an installation of an older version has nowhere to remember them."""
     if segments.TABLE not in objects(writer).kinds:
         return None
-    return Watch(writer, segments.read(writer), noted)
+    return Watch(writer, segments.read(writer), notes)
 
 
-def _store(writer: Session, how: Comparison, altered: Collection[Place]) -> None:
-    known, table = how.captured.schema, how.table
-    reason = how.reason
-    if not reason and table and table.listed.partitioned and (known.namespace, known.name) in altered:
-        reason = ALTERED
+def _store(writer: Session, how: Comparison) -> None:
+    table_id, table = how.captured.schema.table_id, how.table
     if how.is_new_version and table is not None:
         writer.run(statement("registry", "new_version"), registry.version_binds(table.schema, how.captured.number_max))
-        if how.needs_fill:
-            writer.run(statement("registry", "restart_fill"), {"table_id": known.table_id})
-    if reason and how.captured.table.state == registry.ACTIVE:
-        registry.set_state(writer, known.table_id, registry.RESYNC, reason)
+    if how.again or (how.is_new_version and how.needs_fill):
+        writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
+    if how.reason and how.captured.table.state == registry.ACTIVE:
+        registry.set_state(writer, table_id, registry.RESYNC, how.reason)
 
 
 def _silence(writer: Session, found: Seq[Comparison]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.keyforms import another_form
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.ddl import Made
 from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.styles import as_installed, triggers
@@ -51,6 +52,24 @@ class Comparison:
     missing: tuple[str, ...] = ()  # triggers
     #: Its triggers do not fit its key any more, and could fail the application's statements.
     silence: bool = False
+    #: Whether rows that are there may have other values than were shipped.
+    again: bool = False
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Owner and name."""
+        return self.captured.schema.namespace, self.captured.schema.name
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody, or a row that did not fit, holds it."""
+        return self.captured.table.state == registry.PAUSED
+
+    @property
+    def begins(self) -> bool:
+        """Whether the whole table is about to be read."""
+        fill = self.captured.table.fill
+        return not fill.done and not fill.cursor
 
     @property
     def is_new_version(self) -> bool:

@@ -5,7 +5,8 @@ it away, whoever does it and whether or not the DDL trigger sees it. ALTER TABLE
 partition that is added brings no rows.
 
 VENUS's triggers are looked at in the same way, by the time at which each was last altered: one that was disabled and
-enabled again between two looks is as it should be, and has missed what was written meanwhile.
+enabled again between two looks is as it should be, and has missed what was written meanwhile. So is the definition of
+the table itself (seen.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ TABLE = "VENUS_SEGMENT"
 WHOLE = "-"
 #: What the name of a trigger stands behind; no partition's name has a blank unless somebody quoted it.
 TRIGGER = "TRIGGER "
+#: In place of a trigger's name: the table's definition. Older versions would take anything else for a partition.
+DEFINITION = f"{TRIGGER}-"
 
 Marks = Mapping[str, str]
 NOTHING: Marks = {}
@@ -33,10 +36,6 @@ class Segments:
 
     now: Mapping[tuple[str, str], Marks]
     stored: Mapping[int, Marks]
-
-    def differs(self, table_id: int, place: tuple[str, str]) -> bool:
-        """Whether there is anything new of a table."""
-        return self.stored.get(table_id, NOTHING) != self.now.get(place, NOTHING)
 
     def reason(self, table_id: int, place: tuple[str, str]) -> str:
         """Say why rows of a table may have been missed; empty if none were."""
@@ -63,7 +62,8 @@ def replaced(before: Marks, now: Marks) -> str:
 
 def altered(before: Marks, now: Marks) -> str:
     """Compare the triggers of one table; one that is gone is noticed by the triggers themselves (refresh.py)."""
-    changed = sorted(n for n, mark in before.items() if n.startswith(TRIGGER) and now.get(n, mark) != mark)
+    known = {n: mark for n, mark in before.items() if n.startswith(TRIGGER) and n != DEFINITION}
+    changed = sorted(n for n, mark in known.items() if now.get(n, mark) != mark)
     if not changed:
         return ""
     names = ", ".join(name.removeprefix(TRIGGER) for name in changed)
@@ -71,6 +71,11 @@ def altered(before: Marks, now: Marks) -> str:
         f"{names} altered: disabled and enabled again, or compiled (which looks alike): changes may have been missed"
         " in between, read the table again"
     )
+
+
+def extended(before: Marks, now: Marks) -> bool:
+    """Say whether a partition was added."""
+    return any(not name.startswith(TRIGGER) and name not in before for name in now)
 
 
 def read(session: Session) -> Segments:

@@ -1,8 +1,9 @@
 -- By which number Oracle knows the segments of the captured tables: one that is emptied or exchanged gets another. And
--- when VENUS's triggers on them were last altered.
+-- when VENUS's triggers on them were last altered, and the tables themselves.
 
 -- now --
--- Of a table itself, or of its partitions and subpartitions. An index-organized table has none.
+-- Of a table itself, or of its partitions and subpartitions. An index-organized table has none. TIMESTAMP is that of the
+-- specification: indexes, grants and TRUNCATE leave it as it is.
 SELECT O.OWNER, O.OBJECT_NAME, O.SUBOBJECT_NAME, TO_CHAR(O.DATA_OBJECT_ID)
   FROM ALL_OBJECTS O JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = O.OWNER AND V.NAME = O.OBJECT_NAME
  WHERE O.OBJECT_TYPE IN ('TABLE', 'TABLE PARTITION', 'TABLE SUBPARTITION') AND O.DATA_OBJECT_ID IS NOT NULL
@@ -12,6 +13,10 @@ SELECT T.TABLE_OWNER, T.TABLE_NAME, 'TRIGGER ' || T.TRIGGER_NAME, TO_CHAR(O.LAST
   JOIN USER_OBJECTS O ON O.OBJECT_TYPE = 'TRIGGER' AND O.OBJECT_NAME = T.TRIGGER_NAME
   JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = T.TABLE_OWNER AND V.NAME = T.TABLE_NAME
  WHERE T.TRIGGER_NAME LIKE 'VENUS\_%' ESCAPE '\'
+UNION ALL
+SELECT O.OWNER, O.OBJECT_NAME, 'TRIGGER -', O.TIMESTAMP
+  FROM ALL_OBJECTS O JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = O.OWNER AND V.NAME = O.OBJECT_NAME
+ WHERE O.OBJECT_TYPE = 'TABLE'
 
 -- stored --
 SELECT TABLE_ID, SEGMENT, MARK FROM VENUS_SEGMENT

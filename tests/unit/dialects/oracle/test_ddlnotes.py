@@ -1,10 +1,10 @@
-"""Which ALTER TABLE statements leave the rows of a partitioned table as they are; in doubt, none does."""
+"""Which ALTER TABLE statements leave rows, values, segments and triggers as they are; in doubt, none does."""
 
 from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.oracle.ddlnotes import keeps_rows
+from venus.adapters.dialects.oracle.ddlnotes import Notes, keeps_rows, keeps_values, replaces_segments, silences
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,56 @@ def test_harmless(text: str) -> None:
 )
 def test_harmful_or_not_known(text: str) -> None:
     assert not keeps_rows(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("ALTER TABLE T ADD (B NUMBER)", True),
+        ("ALTER TABLE T MODIFY (B DEFAULT 'drop column b')", True),
+        ("ALTER TABLE T RENAME COLUMN A TO B", True),
+        ("ALTER TABLE T DROP CONSTRAINT C", True),
+        ("ALTER TABLE T DROP COLUMN B", False),
+        ("ALTER TABLE T DROP(B, C) CASCADE CONSTRAINTS", False),
+        ("ALTER TABLE T SET UNUSED COLUMN B", False),
+        ("ALTER TABLE T SET  UNUSED (B) ONLINE", False),
+        ("ALTER TABLE T SOMETHING NEW", False),
+        ("", False),
+    ],
+)
+def test_values_of_columns_that_are_declared_as_before(text: str, kept: bool) -> None:
+    assert keeps_values(text) is kept
+
+
+@pytest.mark.parametrize(
+    ("text", "replaced"),
+    [
+        ("ALTER TABLE T MOVE ONLINE", True),
+        ("ALTER TABLE T ADD PARTITION P3", True),  # of a hash-partitioned table: rows are dealt out
+        ("ALTER TABLE T RENAME SUBPARTITION P1 TO P2", True),
+        ("ALTER TABLE T COALESCE PARTITION", True),
+        ("ALTER TABLE T MODIFY PARTITION BY HASH (ID) PARTITIONS 4", True),
+        ("ALTER TABLE T ADD (MOVE NUMBER)", False),
+        ("ALTER TABLE T ADD CONSTRAINT C CHECK (A > 0)", False),
+        ("ALTER TABLE T EXCHANGE PARTITION P WITH TABLE S", False),  # other rows
+        ("", False),
+    ],
+)
+def test_the_same_rows_in_other_segments(text: str, replaced: bool) -> None:
+    assert replaces_segments(text) is replaced
+
+
+def test_triggers_that_are_switched_off() -> None:
+    assert silences("alter table T disable  all triggers")
+    assert silences("ALTER TABLE T NOLOGGING DISABLE ALL TRIGGERS")
+    assert not silences("ALTER TABLE T ENABLE ALL TRIGGERS")
+    assert not silences("ALTER TABLE T ADD (C VARCHAR2(40) DEFAULT 'DISABLE ALL TRIGGERS')")
+
+
+def test_notes_speak_of_their_own_table_only() -> None:
+    notes = Notes.of([(1, "ALTER", "APP", "T", "ALTER TABLE T DROP COLUMN B"), (2, "TRUNCATE", "APP", "U", None)])
+    assert notes.lose_values(("APP", "T"))
+    assert not notes.lose_values(("APP", "U"))
+    assert not notes.explain_definition(("APP", "U"))
+    assert notes.explain_segments(("APP", "U"))
+    assert not notes.explain_segments(("APP", "T"))

@@ -1,0 +1,213 @@
+"""What ALTER TABLE does to values: no trigger fires, the segment stays, and the columns may look as before.
+
+The stand-in runs the statements; TIMESTAMP, the time of the specification, is what the test writes behind each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.oracle_standin import ddl_trigger_body
+from venus.adapters.dialects.oracle.source import OracleSource
+
+pytestmark = pytest.mark.integration
+
+ITEM = """CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY, "A" NUMBER(9), "C" CHAR(4), "B" NUMBER(9))"""
+
+
+@dataclass
+class Shop:
+    """An application that alters a captured table."""
+
+    cursor: Any
+    source: OracleSource
+    follower: Follower
+    altered: int = 0
+
+    def alters(self, clauses: str, *, noted: bool = True, specified: bool = True, shown: str = "") -> None:
+        """Alter the table as the application, which the DDL trigger sees, or as somebody whom it does not see."""
+        if clauses:
+            self.cursor.execute(f'ALTER TABLE "ITEM" {clauses}')
+        self.altered += specified
+        self.cursor.execute(f"REPLACE INTO DICTIONARY.SPECIFIED VALUES ('ITEM', '2026-11-25:05:00:{self.altered:02}')")
+        if noted:
+            self.cursor.execute("SELECT TEXT FROM DICTIONARY.DDL_TRIGGERS")
+            ((trigger,),) = self.cursor.fetchall()
+            text = f'ALTER TABLE "ITEM" {shown or clauses}'
+            self.cursor.execute(ddl_trigger_body(trigger, "ALTER", "ITEM", text))
+
+    def looks(self) -> None:
+        self.source.refresh_schemas()
+        self.follower.read_registry()
+
+    @property
+    def state(self) -> tuple[str, str]:
+        return next((t.state, t.reason) for t in self.source.registered() if t.schema.name == "ITEM")
+
+    @property
+    def is_read_again(self) -> bool:
+        return bool(self.follower.due())
+
+    def has(self) -> dict[Any, Any]:
+        """Return what the target has in B, after all of it was read."""
+        self.follower.drain()
+        return {key: row.get("B") for (key,), row in self.follower.rows("ITEM").items()}
+
+    def is_so(self) -> dict[str, Any]:
+        self.cursor.execute('SELECT "ID", "B" FROM "ITEM"')
+        return {str(key): None if b is None else str(b) for key, b in self.cursor.fetchall()}
+
+
+@pytest.fixture
+def shop(application: Any, source: OracleSource) -> Shop:
+    application.execute(ITEM)
+    application.execute("""INSERT INTO "ITEM" VALUES (1, 10, 'a', 100), (2, 20, 'b', 200)""")
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    shop = Shop(application, source, follower)
+    shop.looks()
+    assert not shop.is_read_again
+    return shop
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        'DROP COLUMN "B"; ADD "B" NUMBER(9)',  # the last one: not a letter of the dictionary is another one
+        'DROP COLUMN "B"; ADD "B" NUMBER(9) DEFAULT 9',
+        'DROP COLUMN "A"; RENAME COLUMN "B" TO "A"; ADD "B" NUMBER(9) DEFAULT 7',
+        'RENAME COLUMN "A" TO "X"; RENAME COLUMN "B" TO "A"; RENAME COLUMN "X" TO "B"',
+    ],
+)
+def test_values_that_alter_table_has_changed_are_read_again(shop: Shop, clauses: str, noted: bool) -> None:
+    for each in clauses.split("; "):
+        shop.alters(each, noted=noted)
+    shop.looks()
+    assert shop.state == ("ACTIVE", "")
+    assert shop.is_read_again
+    assert shop.has() == shop.is_so()
+    shop.looks()
+    assert not shop.is_read_again
+
+
+def test_columns_that_trade_names_within_a_second_of_the_look_are_noticed_by_their_order(shop: Shop) -> None:
+    for each in ('RENAME COLUMN "A" TO "X"', 'RENAME COLUMN "B" TO "A"', 'RENAME COLUMN "X" TO "B"'):
+        shop.alters(each, noted=False, specified=False)
+    shop.looks()
+    assert shop.has() == shop.is_so()
+
+
+def test_a_column_dropped_and_added_within_a_second_of_the_look_is_noticed_by_its_note(shop: Shop) -> None:
+    shop.alters('DROP COLUMN "B"', specified=False)
+    shop.alters('ADD "B" NUMBER(9)', specified=False)
+    shop.looks()
+    assert shop.has() == shop.is_so()
+
+
+def test_an_older_installation_goes_by_the_notes(shop: Shop) -> None:
+    shop.cursor.execute("DROP TABLE VENUS_SEGMENT")
+    shop.alters('DROP COLUMN "B"')
+    shop.alters('ADD "B" NUMBER(9)')
+    shop.looks()
+    assert shop.has() == shop.is_so()
+
+
+def test_what_happened_while_nobody_captured_is_noticed(shop: Shop, source: OracleSource) -> None:
+    source.close()
+    for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):
+        shop.alters(each, noted=False)
+    shop.looks()
+    assert shop.has() == shop.is_so()
+
+
+def test_blanks_counted_in_another_unit_are_read_again(shop: Shop) -> None:
+    """CHAR(4 BYTE) becomes CHAR(4 CHAR): the same declaration in the registry, and other blanks."""
+    shop.cursor.execute("INSERT INTO DICTIONARY.BYTE_CHARS VALUES ('ITEM', 'C')")
+    shop.looks()
+    assert shop.is_read_again
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_paused_table_is_read_again_when_it_goes_on(shop: Shop, noted: bool) -> None:
+    table_id = shop.follower.table_id("ITEM")
+    shop.source.set_table_state(table_id, "PAUSED", "")
+    for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):
+        shop.alters(each, noted=noted)
+    shop.looks()
+    shop.looks()
+    shop.source.set_table_state(table_id, "ACTIVE", "")
+    shop.looks()
+    assert shop.has() == shop.is_so()
+
+
+@pytest.mark.parametrize(
+    ("clauses", "shown"),
+    [('ADD CONSTRAINT "POSITIVE" CHECK ("A" > 0)', ""), ('MODIFY "B" NUMBER(9) DEFAULT 3', ""),
+     ("", "ENABLE ROW MOVEMENT"), ("", "NOLOGGING"), ("", "NO INMEMORY")],
+)  # fmt: skip
+def test_what_is_noted_and_changes_no_value_is_no_reason_to_read(shop: Shop, clauses: str, shown: str) -> None:
+    shop.alters(clauses, shown=shown)
+    shop.looks()
+    assert shop.state == ("ACTIVE", "")
+    assert not shop.is_read_again
+
+
+def test_a_partition_that_oracle_adds_by_itself_is_no_reason_to_read(shop: Shop) -> None:
+    shop.cursor.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', 'SYS_P1', 101)")
+    shop.alters("", noted=False)
+    shop.looks()
+    assert shop.state == ("ACTIVE", "")
+    assert not shop.is_read_again
+
+
+def test_a_grant_an_index_or_truncate_specifies_nothing(shop: Shop) -> None:
+    shop.cursor.execute('CREATE INDEX "BY_B" ON "ITEM" ("B")')
+    shop.looks()
+    assert not shop.is_read_again
+
+
+def test_an_installation_of_an_older_version_remembers_what_there_is(shop: Shop) -> None:
+    shop.cursor.execute("DELETE FROM VENUS_SEGMENT WHERE SEGMENT = 'TRIGGER -'")
+    shop.looks()
+    assert not shop.is_read_again
+    for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):
+        shop.alters(each, noted=False)
+    shop.looks()
+    assert shop.has() == shop.is_so()
+
+
+def test_triggers_that_the_table_switched_off_and_on_have_missed_changes(shop: Shop) -> None:
+    """Whether that is a DDL of each trigger, so that its own time shows it, is not documented."""
+    shop.alters("", shown="DISABLE ALL TRIGGERS", specified=False)
+    shop.alters("", shown="ENABLE ALL TRIGGERS", specified=False)
+    shop.looks()
+    assert shop.state[0] == "RESYNC"
+    assert shop.state[1].startswith("its triggers were disabled by ALTER TABLE")
+
+
+def test_triggers_that_were_off_while_the_table_was_paused_are_not_forgotten(shop: Shop) -> None:
+    table_id = shop.follower.table_id("ITEM")
+    shop.source.set_table_state(table_id, "PAUSED", "")
+    shop.alters("", shown="DISABLE ALL TRIGGERS", specified=False)
+    shop.looks()
+    shop.source.set_table_state(table_id, "ACTIVE", "")
+    assert shop.is_read_again
+
+
+@pytest.mark.parametrize(
+    ("shown", "state"),
+    [('ADD CONSTRAINT "POSITIVE" CHECK ("A" > 0)', "RESYNC"), ("ADD (MOVE NUMBER)", "RESYNC"),
+     ("MOVE TABLESPACE OTHER", "ACTIVE")],
+)  # fmt: skip
+def test_only_what_moves_rows_excuses_another_segment(shop: Shop, shown: str, state: str) -> None:
+    """Such as a table that gets a constraint, and is then exchanged for a partition of one that nobody captures."""
+    shop.alters("", shown=shown)
+    shop.cursor.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', NULL, 77)")
+    shop.looks()
+    assert shop.state[0] == state
