@@ -23,6 +23,7 @@ STANDIN = {
     "c_number_30": Torture(
         type="NUMBER(38,30)", values=(("-0.000000000000000000000000000001", "-0.000000000000000000000000000001"),)
     ),
+    "c_number_scale": Torture(type="NUMBER(37,2)", values=(("-1.25", "-1.25"), ("0.1", "0.1"))),
     "c_binary_float": Torture(type="FLOAT", values=(("0.1", "0.1"), ("1e38", "1e+38"), ("123456", "123456"))),
     "c_binary_double": Torture(
         type="DOUBLE",
@@ -57,7 +58,7 @@ COLUMNS = {name: column for name, column in STANDIN.items() if column.type.start
     "c_number": Torture(
         type="NUMBER", values=(("1e-30", "0.000000000000000000000000000001"), ("1.50", "1.5"), ("1e38", "1" + "0" * 38))
     ),
-    "c_number_scale": Torture(type="NUMBER(*,2)", values=(("0.1", "0.10"),)),
+    "c_number_scale": Torture(type="NUMBER(*,2)", values=(("0.1", "0.1"), ("-1.25", "-1.25"))),
     "c_number_neg": Torture(type="NUMBER(5,-2)", values=(("12345", "12300"),)),
     "c_float": Torture(type="FLOAT", values=(("0.1", "0.1"),)),
     "c_binary_float": Torture(

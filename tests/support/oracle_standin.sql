@@ -94,6 +94,7 @@ CREATE TABLE ALL_SYNONYMS (OWNER VARCHAR(30), SYNONYM_NAME VARCHAR(30), TABLE_OW
 -- Columns that a test declares CHAR(n BYTE), which MariaDB does not have: the test stores the blanks that an Oracle would.
 CREATE TABLE BYTE_CHARS (TABLE_NAME VARCHAR(30), COLUMN_NAME VARCHAR(30));
 
+-- NUMBER(37,s) stands for NUMBER(*,s), of which the dictionary says no precision.
 CREATE ALGORITHM = TEMPTABLE VIEW ALL_TAB_COLS AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
        CASE WHEN (table_name, column_name) IN (SELECT TABLE_NAME, COLUMN_NAME FROM BYTE_CHARS) THEN 'CHAR'
@@ -104,7 +105,7 @@ SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NA
                                                       ELSE CONCAT('TIMESTAMP(', datetime_precision, ')') END
          ELSE data_type END END AS DATA_TYPE,
        NULL AS DATA_TYPE_OWNER, character_octet_length AS DATA_LENGTH, character_maximum_length AS CHAR_LENGTH,
-       CASE WHEN (table_name, column_name) IN (SELECT TABLE_NAME, COLUMN_NAME FROM BYTE_CHARS) THEN 'B' ELSE 'C' END AS CHAR_USED, numeric_precision AS DATA_PRECISION,
+       CASE WHEN (table_name, column_name) IN (SELECT TABLE_NAME, COLUMN_NAME FROM BYTE_CHARS) THEN 'B' ELSE 'C' END AS CHAR_USED, NULLIF(numeric_precision, 37) AS DATA_PRECISION,
        COALESCE(numeric_scale, NULLIF(datetime_precision, 0)) AS DATA_SCALE,
        CASE is_nullable WHEN 'YES' THEN 'Y' ELSE 'N' END AS NULLABLE, NULL AS COLLATION, CASE WHEN extra LIKE '%INVISIBLE%' THEN 'YES' ELSE 'NO' END AS HIDDEN_COLUMN,
        CASE WHEN extra LIKE '%INVISIBLE%' AND column_name <> 'ORA_ARCHIVE_STATE' THEN 'YES' ELSE 'NO' END AS USER_GENERATED,

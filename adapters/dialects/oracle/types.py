@@ -80,7 +80,8 @@ class Mapping:
 def _number(declared: Declared) -> LogicalType:
     precision, scale = declared.precision, declared.scale
     if precision is None:
-        return LogicalType(kind=Kind.DECIMAL) if scale is None else LogicalType(kind=Kind.DECIMAL, precision=38)
+        # with 38 digits and none behind the point a target would round what is NUMBER(*,2)
+        return LogicalType(kind=Kind.DECIMAL, precision=38) if scale == 0 else LogicalType(kind=Kind.DECIMAL)
     if not scale:
         for digits, octets in ((4, 2), (9, 4), (18, 8)):
             if precision <= digits:

@@ -26,6 +26,8 @@ def test_numbers() -> None:
     assert number(19, 0) == LogicalType(kind=Kind.DECIMAL, precision=19)
     assert number(None, None) == LogicalType(kind=Kind.DECIMAL)
     assert number(None, 0) == LogicalType(kind=Kind.DECIMAL, precision=38)
+    assert number(None, 2) == LogicalType(kind=Kind.DECIMAL)
+    assert number(None, -3) == LogicalType(kind=Kind.DECIMAL)
     assert number(5, -2) == LogicalType(kind=Kind.DECIMAL, precision=5, scale=-2)
 
 
