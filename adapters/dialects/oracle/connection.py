@@ -25,6 +25,8 @@ SESSION = (
     # the broker is told of a COMMIT only when it is on the disk
     "ALTER SESSION SET COMMIT_LOGGING = IMMEDIATE",
     "ALTER SESSION SET COMMIT_WAIT = WAIT",
+    # or a materialized view that is out of date may answer for a table (QUERY_REWRITE_INTEGRITY)
+    "ALTER SESSION SET QUERY_REWRITE_ENABLED = FALSE",
     "ALTER SESSION SET NLS_COMP = BINARY",
     "ALTER SESSION SET NLS_SORT = BINARY",
     "ALTER SESSION SET NLS_CALENDAR = GREGORIAN",

@@ -69,6 +69,7 @@ def test_a_session_lies_in_its_own_schema_commits_durably_and_in_utc() -> None:
     for setting in (
         "CURRENT_SCHEMA = \"' || USER || '\"", "ISOLATION_LEVEL = READ COMMITTED", "COMMIT_WAIT = WAIT",
         "COMMIT_LOGGING = IMMEDIATE", "NLS_NCHAR_CONV_EXCP = TRUE", "TIME_ZONE = '+00:00'",
+        "QUERY_REWRITE_ENABLED = FALSE",
     ):  # fmt: skip
         assert setting in said
 
