@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from zlib import crc32
 
-from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, visibility, widths
+from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, segments, visibility, widths
 from venus.adapters.dialects.oracle.choosing import chosen, left_out
 from venus.adapters.dialects.oracle.columns import spellings
 from venus.adapters.dialects.oracle.connection import Session
@@ -89,6 +89,7 @@ def check(
     for pattern in dictionary.columns.unmatched(columns):
         message = f"{pattern!r} matches no column of a captured table"
         yield Finding(where="[source.columns]", message=message, remedy="write TABLE.COLUMN", blocks=True)
+    yield from _older_installation(dictionary)
     yield from _narrow_logs(session, dictionary)
     session.rollback()
 
@@ -101,6 +102,17 @@ def _synonyms(session: Session, dictionary: Dictionary, include: Seq[str]) -> It
                 remedy = f"name {place}.{table} in [source] tables, and {place} in venus_schemas of its url"
                 message = f"left out: a synonym for {place}.{table}"
                 yield Finding(where=f"{owner}.{name}", message=message, remedy=remedy)
+
+
+def _older_installation(dictionary: Dictionary) -> Iterator[Finding]:
+    """Say what is not noticed where there is nothing to remember a look in."""
+    if dictionary.owned.has(ownership.REGISTRY) and not dictionary.owned.has(segments.TABLE):
+        yield Finding(
+            where="installation",
+            message="is of an older version: a TRUNCATE, a trigger that was off for a while, or an ALTER TABLE that"
+            " changes values, goes unnoticed unless the DDL trigger notes it",
+            remedy=f"run `venus install-triggers`, which adds the table {segments.TABLE}",
+        )
 
 
 def _narrow_logs(session: Session, dictionary: Dictionary) -> Iterator[Finding]:

@@ -112,6 +112,7 @@ def test_a_column_dropped_and_added_within_a_second_of_the_look_is_noticed_by_it
 
 def test_an_older_installation_goes_by_the_notes(shop: Shop) -> None:
     shop.cursor.execute("DROP TABLE VENUS_SEGMENT")
+    assert "installation" in [found.where for found in shop.source.check(["*"], [])]
     shop.alters('DROP COLUMN "B"')
     shop.alters('ADD "B" NUMBER(9)')
     shop.looks()
