@@ -23,6 +23,10 @@ LOCATOR = "VENUS_LOB_"
 INLINE = f"CASE WHEN DBMS_LOB.GETLENGTH({{c}}) <= {INLINE_UNITS} THEN {{c}} END"
 
 
+class NotUnicodeError(SourceError):
+    """A CLOB cannot be read as text."""
+
+
 class Lob(Protocol):
     """What both drivers give for a locator."""
 
@@ -61,7 +65,7 @@ def _piece(lob: Lob, done: int, amount: int, length: int) -> str | bytes:
         piece = lob.read(done + 1, amount)
     except UnicodeDecodeError as error:
         if not may_split:
-            raise SourceError("a CLOB has text that is not valid Unicode") from error
+            raise NotUnicodeError("a CLOB has text that is not valid Unicode") from error
         return lob.read(done + 1, amount - 1)
     if may_split and isinstance(piece, str) and _ends_in_half(piece):
         return lob.read(done + 1, amount - 1)

@@ -144,7 +144,7 @@ def portions(
     rows: list[Row] = []
     weight = 0
     fixed = VALUE_BYTES * len(access.layout.columns)
-    for piece in pieces:
+    for piece in _decoded(pieces):
         for fetched in piece:
             large = _large(fetched, access)
             weighs = fixed + sum(len(v) for v in fetched if isinstance(v, str | bytes))
@@ -156,6 +156,15 @@ def portions(
             weight += weighs
     if rows:
         yield rows
+
+
+def _decoded(pieces: Iterator[list[Row]]) -> Iterator[list[Row]]:
+    """Pass pieces on. Both drivers decode texts strictly, and know nothing of a row that they cannot decode."""
+    try:
+        yield from pieces
+    except UnicodeDecodeError as error:
+        what = "a text has bytes that are no character in the database's character set"
+        raise UnfitRow(f"{what}, so no driver reads its row: {error}") from error
 
 
 def _large(row: Row, access: Access) -> list[tuple[int, int, Any]]:
@@ -172,7 +181,11 @@ def _whole(row: Row, access: Access, large: Seq[tuple[int, int, Any]], read_lob:
     if (total := sum(length for _, length, _ in large)) > ROW_BYTES_MAX:
         raise _too_large(access, row, total)
     for n, length, lob in large:
-        values[n] = read_lob(lob, length) if length else b"" if access.layout.binary[n] else ""
+        try:
+            values[n] = read_lob(lob, length) if length else b"" if access.layout.binary[n] else ""
+        except lobs.NotUnicodeError as error:
+            name = access.layout.columns[n].name
+            raise UnfitRow(f"row {key_for_people(access, row)}: column {name}: {error}") from error
     return tuple(values)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.support import oracle_double
 from tests.support.follower import Follower
-from tests.support.oracle_standin import StandInError
+from tests.support.oracle_standin import Cursor, StandInError
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.limits import ROW_BYTES_MAX
 from venus.adapters.dialects.oracle.source import OracleSource
@@ -79,6 +80,49 @@ def test_a_fill_halts_too_and_goes_on_where_it_was(shop: Follower, source: Oracl
     shop.drain(fill_rows=10)
     assert [row["SCAN"] for row in shop.rows("DOC").values()].count(b"x") == 19
     assert all(t.fill.done for t in source.registered())
+
+
+def undecodable(self: Cursor, rows: Sequence[Any]) -> list[Any]:
+    """Fetch as python-oracledb does (its issues 209 and 501): a row with bytes of no character raises."""
+    for row in rows:
+        if b"\xed\xa0" in row:
+            b"\xed\xa0".decode()
+    return list(rows)
+
+
+def test_bytes_that_are_no_character_halt_their_table_and_no_other(
+    shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Cursor, "fetched", undecodable)
+        application.execute('INSERT INTO "DOC" VALUES (1, NULL, %s)', (b"\xed\xa0",))
+        application.execute('INSERT INTO "OTHER" VALUES (1)')
+        shop.drain()
+        assert standing(source)[0] == "PAUSED"
+        assert "a text has bytes that are no character" in standing(source)[1]
+        assert list(shop.rows("OTHER")) == [("1",)]
+    application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 1', (b"mended",))
+    source.refresh_schemas()
+    shop.drain()
+    assert standing(source) == ("ACTIVE", "")
+    assert shop.rows("DOC")["1",]["SCAN"] == b"mended"
+
+
+def test_a_large_text_that_is_no_unicode_names_its_row(
+    shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, offset: int = 1, amount: int | None = None) -> str:
+        return b"\xed\xa0".decode()
+
+    application.execute('INSERT INTO "DOC" VALUES (1, REPEAT(%s, %s), NULL)', ("x", 300_000))
+    application.execute('INSERT INTO "OTHER" VALUES (1)')
+    monkeypatch.setattr(oracle_double.Lob, "read", broken)
+    shop.drain()
+    name = "a CLOB has text that is not valid Unicode"
+    assert standing(source)[0] == "PAUSED"
+    assert "row ID=1: column " in standing(source)[1]
+    assert standing(source)[1].endswith(name)
+    assert list(shop.rows("OTHER")) == [("1",)]
 
 
 def test_a_lob_whose_row_has_gone_takes_the_cut_back_and_nothing_is_lost(
