@@ -42,6 +42,8 @@ class Decision:
 
 def decide(subject: Subject, suspect: Suspect, history: History) -> Decision:
     """Say what a suspect is."""
+    if suspect.repeated:  # no change on its way makes two rows of one
+        return Decision(difference=_repeated(subject, suspect))
     legs = [
         _judged(subject, suspect, history, place) for place in (Place.SOURCE, Place.TARGET) if place in suspect.rows
     ]
@@ -78,6 +80,16 @@ def _for_target(subject: Subject, known: Known | None) -> Known | None:
         return known
     gets = inside_of(subject.predicate, [[value] for value in known.row], subject.schema)[0]
     return known if gets else Known(row=None)
+
+
+def _repeated(subject: Subject, suspect: Suspect) -> Difference:
+    counts = ", ".join(f"{rows} rows in the {place.value}" for place, rows in suspect.repeated.items())
+    faults = {Fault.APPLY if place is Place.TARGET else Fault.CAPTURE for place in suspect.repeated}
+    return Difference(
+        table=subject.schema.qualified, key=key_as_dict(suspect.key, subject.schema), kind=Kind.REPEATED,
+        fault=faults.pop() if len(faults) == 1 else Fault.BOTH, columns=(), note=counts, forms=suspect.key,
+        present=tuple(p.value for p in Place if suspect.rows.get(p) is not None),
+    )  # fmt: skip
 
 
 def _difference(subject: Subject, suspect: Suspect, legs: list[Leg]) -> Difference:

@@ -22,6 +22,7 @@ class Kind(Enum):
     MISSING = "missing"
     EXTRA = "extra"
     DIFFERENT = "different"
+    REPEATED = "repeated"  # several rows have its key: no unique index keeps them out
 
 
 class Verdict(Enum):
@@ -114,6 +115,11 @@ class Result:
     def differences(self) -> list[Difference]:
         """Of all tables."""
         return [d for t in self.tables for d in t.differences]
+
+    @property
+    def shippable(self) -> list[Difference]:
+        """Those that can be mended by shipping the row again: of a repeated one there would be another copy."""
+        return [d for d in self.differences if d.kind is not Kind.REPEATED]
 
     @property
     def undecided(self) -> list[Undecided]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.verifying import Key, Subject, open_reader
 from venus.adapters.targets.registry import open_target
-from venus.adapters.verify.findings import Difference, Result
+from venus.adapters.verify.findings import Difference, Kind, Result
 from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.settling import Settling
 from venus.adapters.verify.tasks import Ends, Place, close_opened
@@ -22,6 +22,7 @@ from venus.rpc.address import broker_of
 
 #: Keys written into the log with one transaction.
 KEYS_AT_ONCE = 1_000
+CURE = "delete all but one there, and give the table its primary key again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,14 @@ class Repaired:
 def repair(settings: Settings, target: str, result: Result, *, wait_s: float) -> Repaired:
     """Ship the differing rows of a comparison once more and wait until they are right, at most so long."""
     wanted: dict[str, dict[Key, Difference]] = defaultdict(dict)
-    for difference in result.differences:
-        wanted[difference.table][difference.forms] = difference
     done = Repaired()
+    for difference in result.shippable:
+        wanted[difference.table][difference.forms] = difference
+    for difference in result.differences:
+        if difference.kind is Kind.REPEATED:
+            done.left.append(
+                StillWrong(table=difference.table, key=difference.key, reason=f"{difference.note}; {CURE}")
+            )
     if not wanted:
         return done
     try:

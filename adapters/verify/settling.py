@@ -129,7 +129,7 @@ class Settling:
         notes = self._quarantined([key for key, d in decisions.items() if d.difference is not None])
         for key, decision in decisions.items():
             if decision.difference is not None:
-                note = "; ".join(filter(None, [notes.get(key, ""), decision.reason]))
+                note = "; ".join(filter(None, [decision.difference.note, notes.get(key, ""), decision.reason]))
                 settled.differences[key] = replace(decision.difference, note=note)
             elif decision.reason:
                 settled.undecided[key] = decision.reason

@@ -5,6 +5,7 @@ A side answers three questions about a slice: checksums by bucket, keys and chec
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ class Side(Protocol):
 
     #: Rows, or keys with their checksums, that have left the place where they are stored.
     moved: int
+    #: Keys that several rows have, and how many, of those that `hashes` returned last.
+    repeated: dict[Key, int]
 
     def buckets(self, part: Slice) -> Buckets: ...
 
@@ -46,19 +49,25 @@ class PushedSide:
         self._reader = reader
         self._subject = subject
         self.moved = 0
+        self.repeated: dict[Key, int] = {}
 
     def buckets(self, part: Slice) -> Buckets:
         return self._reader.buckets(self._subject, part)
 
     def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]:
-        found = dict(self._reader.hashes(self._subject, part, buckets))
+        found = list(self._reader.hashes(self._subject, part, buckets))
         self.moved += len(found)
-        return found
+        self.repeated = _repeated(key for key, _ in found)
+        return dict(found)
 
     def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]:
         found = found_rows(self._reader, self._subject, keys)
         self.moved += len(found)
         return found
+
+
+def _repeated(keys: Iterable[Key]) -> dict[Key, int]:
+    return {key: rows for key, rows in Counter(keys).items() if rows > 1}
 
 
 def found_rows(reader: Reader, subject: Subject, keys: Seq[Key]) -> dict[Key, Row]:
@@ -92,6 +101,7 @@ class ScannedSide:
     #: Only the rows in it are compared; empty = every row.
     predicate: str = ""
     moved: int = 0
+    repeated: dict[Key, int] = field(default_factory=dict)
     _kept: tuple[Slice, list[_Read]] | None = None
     _rows: dict[Key, Row] = field(default_factory=dict)
 
@@ -105,6 +115,7 @@ class ScannedSide:
 
     def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]:
         found: dict[Key, int] = {}
+        every: list[Key] = []
         self._rows = {}
         wanted = np.zeros(part.buckets, dtype=np.bool_)
         wanted[list(buckets)] = True
@@ -112,8 +123,10 @@ class ScannedSide:
             chosen = np.flatnonzero(wanted[read.places]).tolist()
             columns = [[column[n] for n in chosen] for column in read.columns]
             keys = key_forms(columns, self.subject.schema)
+            every += keys
             found.update(zip(keys, read.sums[chosen].tolist(), strict=True))
             self._rows.update(zip(keys, zip(*columns, strict=True), strict=True))
+        self.repeated = _repeated(every)
         return found
 
     def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from venus.adapters.dialects.verifying import Key, Reader, Slice, SourceReader, Subject, open_reader
@@ -79,6 +79,8 @@ class Suspect:
     rows: dict[Place, Row | None]
     positions: Positions
     waiting: bool = False
+    #: How many rows have this key, in places where that is more than one.
+    repeated: dict[Place, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +212,15 @@ def _compare(task: Task, sessions: Opened, positions: Positions) -> Compared:
         suspects: list[Suspect] = []
         for group in _groups(ours, theirs):
             one, other = both("hashes", group)
-            keys = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+            unequal = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+            keys = sorted(unequal | left.repeated.keys() | right.repeated.keys())
             here, there = both("rows", keys)
             for key in keys:
-                if not equal(subject.schema, here.get(key), there.get(key)):
-                    values = {task.ends.left: here.get(key), task.ends.right: there.get(key)}
-                    suspects.append(Suspect(key=key, rows=values, positions=positions))
+                values = {task.ends.left: here.get(key), task.ends.right: there.get(key)}
+                counts = {task.ends.left: left.repeated.get(key), task.ends.right: right.repeated.get(key)}
+                repeated = {place: rows for place, rows in counts.items() if rows}
+                if repeated or not equal(subject.schema, *values.values()):
+                    suspects.append(Suspect(key=key, rows=values, positions=positions, repeated=repeated))
     return Compared(
         table_id=subject.schema.table_id, number=part.number, rows=rows, moved=left.moved + right.moved,
         suspects=tuple(_with_waiting(_with_source(suspects, sessions.source, subject), sessions.source, subject)),
@@ -251,7 +256,7 @@ def _with_waiting(suspects: Seq[Suspect], source: SourceReader | None, subject: 
     """Say of each suspect whether the log names it, in the snapshot that showed its row."""
     waiting = source.waiting(subject, [s.key for s in suspects]) if source and suspects else set()
     for s in suspects:
-        yield Suspect(key=s.key, rows=s.rows, positions=s.positions, waiting=s.key in waiting)
+        yield replace(s, waiting=s.key in waiting)
 
 
 def look_again(ends: Ends, subject: Subject, keys: Seq[Key]) -> list[Suspect]:

@@ -181,7 +181,7 @@ def mend(run: Invocation, settings: Settings, options: Options, result: Result) 
     """Ship the wrong rows once more."""
     from venus.adapters.verify.repair import repair
 
-    count = len(result.differences)
+    count = len(result.shippable)
     if count:
         rows = f"{counted(count, 'row')} {'is' if count == 1 else 'are'}"
         run.out.say(f"{rows} shipped again; waiting up to {seconds_shown(options.wait_s)}")
@@ -238,9 +238,7 @@ def answer(run: Invocation, result: Result, repaired: Repaired | None, closing: 
     if len(result.undecided) > SHOWN_MAX:
         shown.append(f"... and {len(result.undecided) - SHOWN_MAX:,} more undecided")
     if would:
-        shown.append(
-            f"{counted(len(result.differences), 'row')} would be shipped again; nothing was changed (--dry-run)"
-        )
+        shown.append(f"{counted(len(result.shippable), 'row')} would be shipped again; nothing was changed (--dry-run)")
     code = int(result.verdict.value)
     if repaired is not None:
         shown += [f"! still wrong: {s.table} {key_shown(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]

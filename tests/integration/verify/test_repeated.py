@@ -1,0 +1,57 @@
+"""Rows that are there more than once: a target whose key was dropped, as for a fast load by hand, takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, found, run_at, whole_way
+from venus.adapters.verify.findings import Verdict
+from venus.adapters.verify.repair import repair
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+REPEATED = {("item", ("7",), "repeated", "apply"), ("word", ("w7",), "repeated", "apply")}
+
+
+@pytest.fixture(scope="module")
+def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
+    """Yield a way with a table in ranges of its key and one that is taken whole, a row of each twice at the target."""
+    source, target = postgres_server.create_database(), postgres_server.create_database()
+    with whole_way(tmp_path_factory.mktemp("way"), source, target) as made:
+        run_at(
+            source, "CREATE TABLE item (id int PRIMARY KEY, v text)", "CREATE TABLE word (w text PRIMARY KEY, v text)",
+            "INSERT INTO item SELECT n, 'v' || n FROM generate_series(1, 300) n",
+            "INSERT INTO word SELECT 'w' || n, 'v' || n FROM generate_series(1, 300) n",
+        )  # fmt: skip
+        made.install()
+        made.load()
+        made.at_target(
+            "ALTER TABLE item DROP CONSTRAINT item_pkey", "ALTER TABLE word DROP CONSTRAINT word_pkey",
+            "INSERT INTO item SELECT * FROM item WHERE id = 7", "INSERT INTO word VALUES ('w7', 'another')",
+        )  # fmt: skip
+        yield made
+    postgres_server.drop_database(source)
+    postgres_server.drop_database(target)
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "scan"}, {"leg": "target"}], ids=str)
+def test_a_repeated_row_is_a_difference(way: WholeWay, options: dict[str, Any]) -> None:
+    result = way.verify(**options)
+
+    assert found(result) == REPEATED
+    assert result.verdict is Verdict.DIFFERENT
+    assert {d.note for d in result.differences} == {"2 rows in the target"}
+
+
+def test_a_repair_ships_no_other_copy_of_it(way: WholeWay) -> None:
+    result = way.verify()
+
+    done = repair(way.settings, "main", result, wait_s=0.3)
+
+    assert (done.emitted, done.repaired, result.shippable) == ({}, 0, [])
+    assert {s.table for s in done.left} == {"public.item", "public.word"}
+    assert all("delete all but one" in s.reason for s in done.left)
