@@ -6,6 +6,8 @@ negative, and for nothing else; elsewhere every split is read and the bounds cho
 
 from __future__ import annotations
 
+import math
+import string
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +28,7 @@ Numbers = npt.NDArray[np.int64]
 _ORDERED = frozenset({Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TEXT, Kind.CHAR, Kind.DATE, Kind.TIMESTAMP,
                       Kind.TIMESTAMPTZ, Kind.UUID})  # fmt: skip
 _TEXTS = frozenset({Kind.TEXT, Kind.CHAR, Kind.UUID})
+_UUID = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Bounds:
                 f"{place}: values of this type ({column.source_type or column.type.kind.name}) have no order here"
             )
         first, end = (_scalar(text, column, shape.types[0], place) for text in (low, high))
-        if first is not None and end is not None and pc.greater(first, end).as_py():
+        if first is not None and end is not None and _above(first, end):
             raise ConfigError(f"{place}: low {low!r} is above high {high!r}")
         return cls(shape=shape, low=first, high=end)
 
@@ -66,8 +69,8 @@ class Bounds:
         (keys,) = self.shape.arrays(record_ids, nothing, version)
         inside = pa.repeat(pa.scalar(True), len(keys))
         if self.low is not None:
-            inside = pc.and_(inside, pc.greater_equal(keys, self.low))
-        return inside if self.high is None else pc.and_(inside, pc.less(keys, self.high))
+            inside = pc.and_(inside, pc.invert(_below(keys, self.low)))
+        return inside if self.high is None else pc.and_(inside, _below(keys, self.high))
 
     def clipped(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
         """Return the part of a split in which rows within the bounds can lie, None if there is none."""
@@ -86,18 +89,43 @@ class Bounds:
         )  # fmt: skip
 
 
+def _below(keys: pa.Array, bound: pa.Scalar) -> pa.Array:
+    """Say which keys come before a bound. NaN comes behind all others, as in databases; for Arrow it is nowhere."""
+    if pa.types.is_floating(keys.type) and math.isnan(bound.as_py()):
+        return pc.invert(pc.is_nan(keys))
+    return pc.less(keys, bound)
+
+
+def _above(low: pa.Scalar, high: pa.Scalar) -> bool:
+    (below,) = _below(pa.array([high.as_py()], high.type), low)
+    return bool(below.as_py())
+
+
 def _chosen(packed: Packed, mask: npt.NDArray[np.bool_]) -> Packed:
     data = np.frombuffer(packed.data, dtype=np.uint8)
     return Packed(data[np.repeat(mask, packed.sizes)].tobytes(), packed.sizes[mask])
 
 
 def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Scalar | None:
+    if column.type.kind not in (Kind.TEXT, Kind.CHAR):  # where a blank is part of the value
+        text = text.strip()
     if not text:
         return None
+    if column.type.kind is Kind.UUID:
+        text = _uuid(text, place)
     try:
         return parsed(pa.array([text.encode()], type=pa.large_binary()), column, wanted)[0]
     except pa.ArrowInvalid:
         raise ConfigError(f"{place}: {text!r} is no {wanted}") from None
+
+
+def _uuid(text: str, place: str) -> str:
+    """Return a UUID, or the beginning of one, as the rows spell it: other spellings compare as other values."""
+    found = text.lower()
+    fits = (c in string.hexdigits if x == "x" else c == x for c, x in zip(found, _UUID, strict=False))
+    if len(found) > len(_UUID) or not all(fits):
+        raise ConfigError(f"{place}: {text!r} is no UUID, nor the beginning of one")
+    return found
 
 
 def _first_id(schema: TableSchema, value: pa.Scalar) -> bytes:

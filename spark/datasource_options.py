@@ -74,7 +74,9 @@ class Options:
             if name not in known:
                 meant = nearest(name, known)
                 raise ConfigError(f"format venus has no option {key!r}{meant}", hint=f"it has: {', '.join(known)}")
-            values[name] = _converted(name, str(text).strip(), known[name].default)
+            # a key may begin with a blank, or end with one
+            given_text = str(text) if name in _FULL_ONLY else str(text).strip()
+            values[name] = _converted(name, given_text, known[name].default)
         if isinstance(address := values.get("address"), str):
             values["address"] = re.sub(r"\s*([,;])\s*", r"\1", address)
         made = cls(**values)  # type: ignore[arg-type]

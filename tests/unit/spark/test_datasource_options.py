@@ -130,3 +130,44 @@ def test_text_is_ordered_by_its_bytes_and_read_in_every_split() -> None:
     assert bounds.clipped(broker_pb2.Split(table_id=1, low=b"x", high=b"y")) is not None
     assert sequences.tolist() == [1, 2, 3]
     assert isinstance(kept, Packed)
+
+
+def chosen(kind: LogicalType, keys: list[str], low: str, high: str) -> list[str]:
+    """Return the keys that lie within bounds as a job gives them."""
+    options = Options.of({"table": "t", "low": low, "high": high})
+    rows = section(keyed(kind), [put(k, "") for k in keys])
+    bounds = Bounds.of(keyed(kind), options.low, options.high)
+    assert bounds is not None
+    return [keys[n] for n in bounds.within(rows.record_ids, rows.rows, _numbers(len(keys)), keyed(kind))[2]]
+
+
+def test_nan_lies_above_every_number_as_in_databases() -> None:
+    """Ranges one after the other read every row once."""
+    real, keys = LogicalType(kind=Kind.FLOAT, length=8), ["-Infinity", "-0", "2.5", "Infinity", "NaN"]
+
+    assert chosen(real, keys, "", "0") == ["-Infinity"]
+    assert chosen(real, keys, "0", "NaN") == ["-0", "2.5", "Infinity"]
+    assert chosen(real, keys, "Infinity", "") == ["Infinity", "NaN"]
+    assert chosen(real, keys, "NaN", "") == ["NaN"]
+    with pytest.raises(ConfigError, match="low 'NaN' is above high '1'"):
+        Bounds.of(keyed(real), "NaN", "1")
+
+
+def test_a_uuid_is_found_however_it_is_written() -> None:
+    uuid, key = LogicalType(kind=Kind.UUID), "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+
+    assert chosen(uuid, [key], key.upper(), "") == [key]
+    assert chosen(uuid, [key], " A0EEBC99-9C", "b") == [key]
+    assert chosen(uuid, [key], "", key.upper()) == []
+    for wrong in ("a0eebc999c0b4ef8bb6d6bb9bd380a11", "{a0eebc99}", f"{key}1", "-"):
+        with pytest.raises(ConfigError, match="is no UUID, nor the beginning of one"):
+            Bounds.of(keyed(uuid), wrong, "")
+
+
+def test_blanks_belong_to_a_text_and_not_to_a_number() -> None:
+    keys = [" a", "a", "a ", "b"]
+
+    assert chosen(TEXT, keys, " a", "a") == [" a"]
+    assert chosen(TEXT, keys, "a ", "") == ["a ", "b"]
+    assert chosen(TEXT, keys, " ", "a") == [" a"]
+    assert chosen(INT, ["4", "5"], " 5 ", " ") == ["5"]
