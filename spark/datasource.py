@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from venus.errors import ConfigError
 from venus.spark.datasource_columns import spark_schema
 from venus.spark.datasource_options import STARTING_MISSING, Options, told
-from venus.spark.datasource_read import OWN_FIELDS, FullDataReader
+from venus.spark.datasource_read import FullDataReader, own_fields
 from venus.spark.datasource_table import find
 from venus.spark.streaming_rows import STREAM_FIELDS
 
@@ -32,9 +32,11 @@ class VenusSource(DataSource):
     def schema(self) -> StructType:
         """Return the table's columns; Spark does not say what for, so the option `starting` tells a stream."""
         options = self._read_options()
-        own, always = (STREAM_FIELDS, len(STREAM_FIELDS)) if options.starting else (OWN_FIELDS, 0)
         with told():
-            return spark_schema(find(options).newest, options, own, always)
+            table = find(options).newest
+            if options.starting:
+                return spark_schema(table, options, STREAM_FIELDS, len(STREAM_FIELDS))
+            return spark_schema(table, options, own_fields(table), 0)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read the full data."""

@@ -20,8 +20,19 @@ def spark_schema(schema: TableSchema, options: Options, own: tuple[pa.Field, ...
     named = [f for f in own if f.name in options.columns]
     names = [c for c in options.columns if c not in {f.name for f in own}]
     shape = Shape.of(schema, names, frozenset(options.text_columns))
+    _refuse_twice(schema, own[:default_own], [c.name for c in shape.columns])
     chosen = list(own[:default_own]) + [f for f in named if f not in own[:default_own]]
     return from_arrow_schema(pa.schema([*chosen, *shape.fields]))
+
+
+def _refuse_twice(schema: TableSchema, always: tuple[pa.Field, ...], names: list[str]) -> None:
+    """Raise ConfigError if the table has columns that are called like VENUS's: one of the two would be lost."""
+    if taken := [field.name for field in always if field.name in names]:
+        others = ",".join(name for name in names if name not in taken)
+        raise ConfigError(
+            f"{schema.qualified} has a column {taken[0]!r}, and so has every stream of VENUS",
+            hint=f"choose columns without it: .option('columns', '{others}')",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

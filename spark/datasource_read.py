@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from venus.codec.chunk import Chunk
 from venus.errors import Overloaded, SnapshotExpired, VenusError
+from venus.model import TableSchema
 from venus.rpc.snapshots import Resume, Snapshots
 from venus.spark.datasource_bounds import Bounds
 from venus.spark.datasource_columns import Wanted
@@ -28,6 +29,12 @@ SEQUENCE = "_sequence"
 #: VENUS's own column, there if it is named: the row's newest sequence at the source.
 OWN_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
 RETRY_S = 0.5
+
+
+def own_fields(table: TableSchema) -> tuple[pa.Field, ...]:
+    """Return VENUS's own columns of full data, without those whose names the table needs for its own."""
+    names = {c.name for c in table.columns}
+    return tuple(field for field in OWN_FIELDS if field.name not in names)
 
 
 @dataclass
@@ -58,7 +65,7 @@ class FullDataReader(DataSourceReader):
         table_id = find(options).table_id
         snapshot = open_snapshot(options, table_id)
         table = registered(snapshot, table_id)
-        Wanted.of(self._planned, table.newest, OWN_FIELDS)
+        Wanted.of(self._planned, table.newest, own_fields(table.newest))
         bounds = Bounds.of(table.newest, options.low, options.high)
         clipped = [split if bounds is None else bounds.clipped(split) for split in snapshot.splits]
         return [SplitPartition(snapshot.snapshot_id, s.SerializeToString(), table) for s in clipped if s is not None]
@@ -66,7 +73,8 @@ class FullDataReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a key range."""
         assert isinstance(partition, SplitPartition)
-        wanted = Wanted.of(self._planned, partition.table.newest, OWN_FIELDS)
+        table = partition.table.newest
+        wanted = Wanted.of(self._planned, table, own_fields(table))
         return split_batches(self._options, partition, wanted)
 
 

@@ -167,6 +167,25 @@ def test_a_mistake_is_one_line_with_the_way_out(spark: SparkSession, broker: Kil
         assert said in last_cause(refused.value)
 
 
+def test_a_table_may_have_columns_that_are_called_like_those_of_venus(
+    spark: SparkSession, broker: KillableBroker, feed: Feed
+) -> None:
+    feed.describe(table(1, "own", column(1, "id", INT), column(2, "_sequence", INT), column(3, "_deleted")))
+    feed.cut(put(1, "777", "perhaps"))
+
+    everything, named = full(spark, broker, "own"), full(spark, broker, "own", columns="_sequence,id")
+
+    assert [tuple(r) for r in everything.collect()] == [(1, 777, "perhaps")]
+    assert [(r["_sequence"], r["id"]) for r in named.collect()] == [(777, 1)]
+    streams = spark.readStream.format("venus").options(address=broker.address, table="own", starting="full")
+    with pytest.raises(Exception, match="has a column '_sequence', and so has every stream of VENUS") as refused:
+        streams.load()
+    assert ".option('columns', 'id')" in str(refused.value)
+    assert streams.option("columns", "id").load().columns == [
+        "_offset", "_sequence", "_deleted", "_gone_before", "_committed_at", "id",
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_stream_survives_stops_failures_and_the_brokers_death(
     spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
