@@ -8,10 +8,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from venus.codec.arrowrows import Shape
+from venus.codec.arrowrows import Shape, parsed
 from venus.codec.packed import Packed
 from venus.errors import ConfigError
-from venus.model import TableSchema
+from venus.model import Column, Kind, TableSchema
 from venus.spark.datasource_options import Options
 
 
@@ -33,6 +33,17 @@ def _refuse_twice(schema: TableSchema, always: tuple[pa.Field, ...], names: list
             f"{schema.qualified} has a column {taken[0]!r}, and so has every stream of VENUS",
             hint=f"choose columns without it: .option('columns', '{others}')",
         )
+
+
+def _refuse_unreadable(schema: TableSchema, column: Column, wanted: pa.DataType) -> None:
+    """Raise ConfigError for a type that no value of the column can be read as; single values are found later."""
+    try:
+        parsed(pa.array([], pa.large_binary()), column, wanted)
+    except pa.ArrowNotImplementedError:
+        as_what = "BINARY" if column.type.kind is Kind.BYTES else "STRING"
+        raise ConfigError(
+            f"{schema.qualified}: column {column.name} cannot be read as {wanted}", hint=f"say {as_what} in the schema"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,7 @@ class Wanted:
                 raise ConfigError(
                     f"{table.qualified} has no column {field.name!r}", hint=f"it has: {', '.join(by_name)}"
                 )
+            _refuse_unreadable(table, by_name[field.name], field.type)
             columns.append(by_name[field.name])
             types.append(field.type)
         return cls(schema=arrow, shape=Shape(schema=table, columns=tuple(columns), types=tuple(types)))
@@ -75,4 +87,10 @@ class Wanted:
         return self._laid(own | nothing)
 
     def _laid(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        for field in self.schema:
+            if not field.nullable and columns[field.name].null_count:
+                raise ConfigError(
+                    f"column {field.name} has NULL, and the schema that was given says NOT NULL",
+                    hint="leave NOT NULL out of it: deleted rows and markers of a stream have NULL in most columns",
+                )
         return pa.RecordBatch.from_arrays([columns[f.name] for f in self.schema], schema=self.schema)

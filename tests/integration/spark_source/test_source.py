@@ -186,6 +186,28 @@ def test_a_table_may_have_columns_that_are_called_like_those_of_venus(
     ]  # fmt: skip
 
 
+SCHEMAS = [
+    ("id bigint, label array<string>", "column label cannot be read as list<", "say STRING in the schema"),
+    ("id bigint, label interval day to second", "column label cannot be read as duration", "say STRING"),
+    ("id bigint, label string not null", "column label has NULL, and the schema that was given says NOT NULL", "leave"),
+    ("id bigint, amount int not null", "column amount has NULL, and the schema that was given says NOT NULL", "leave"),
+]
+
+
+@pytest.mark.parametrize(("schema", "said", "hint"), SCHEMAS)
+def test_a_schema_that_does_not_fit_is_refused_by_the_columns_name(
+    spark: SparkSession, broker: KillableBroker, feed: Feed, schema: str, said: str, hint: str
+) -> None:
+    feed.describe(items())
+    feed.cut(put(1, None, None))
+
+    with pytest.raises(Exception, match="ConfigError") as refused:
+        spark.read.format("venus").schema(schema).options(address=broker.address, table="items").load().collect()
+
+    assert said in last_cause(refused.value)
+    assert hint in last_cause(refused.value)
+
+
 @pytest.mark.slow
 def test_a_stream_survives_stops_failures_and_the_brokers_death(
     spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
