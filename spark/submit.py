@@ -55,7 +55,12 @@ def submission(
 def _spark_submit() -> str:
     """Return the spark-submit of SPARK_HOME, or PySpark's own."""
     if home := os.environ.get("SPARK_HOME"):
-        return str(Path(home) / "bin" / "spark-submit")
+        command = Path(home) / "bin" / "spark-submit"
+        if not command.is_file():
+            raise ConfigError(
+                f"SPARK_HOME is {home}, which has no bin/spark-submit", hint="unset it to use that of PySpark"
+            )
+        return str(command)
     if (package := find_spec("pyspark")) is None or package.origin is None:
         raise ConfigError("PySpark is not installed, and SPARK_HOME is not set", hint=NOT_INSTALLED)
     return str(Path(package.origin).parent / "bin" / "spark-submit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from pathlib import Path
@@ -168,7 +169,7 @@ def submit(
 
     run = Invocation.of(ctx, config, as_json)
     words = with_config(command, run)
-    options = [word for words in option or () for word in shlex.split(words)]
+    options = [word for given in option or () for word in option_words(given)]
     wanted = submission(settings_or_defaults(run), words, master=master, pex=pex, options=options)
     if dry_run:
         line = shlex.join(wanted.command)
@@ -183,9 +184,22 @@ def submit(
     return code
 
 
+def option_words(given: str) -> list[str]:
+    """Cut an option for spark-submit into its words, as a shell does."""
+    try:
+        return shlex.split(given)
+    except ValueError as error:
+        raise ConfigError(f"--option {given!r}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
+def _names_configuration(word: str) -> bool:
+    """Whether this word says where a command's configuration is: -c FILE, -cFILE, --config FILE, --config=FILE."""
+    return word == "--config" or word.startswith("--config=") or re.match(r"-c(?!-)", word) is not None
+
+
 def with_config(command: list[str], run: Invocation) -> list[str]:
     """Hand the configuration and the form of the answer on to the command."""
     words = list(command)
-    if run.file is not None and not {"-c", "--config"} & set(words):
+    if run.file is not None and not any(map(_names_configuration, words)):
         words += ["-c", str(run.file.resolve())]
     return words + (["--json"] if run.json and "--json" not in words else [])

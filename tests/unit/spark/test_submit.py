@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from venus.cli.app import run
+from venus.cli.spark import option_words
 from venus.config import Settings
 from venus.errors import ConfigError
 from venus.spark.package import build_pex
@@ -45,6 +46,8 @@ def test_the_command_goes_to_the_master_with_its_package(tmp_path: Path, monkeyp
 
 def test_spark_home_goes_before_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "spark-submit").touch()
 
     assert submission(settings(), ["status"], master="local").command[0] == f"{tmp_path}/bin/spark-submit"
 
@@ -58,6 +61,15 @@ def test_what_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
     assert "venus spark package" in caught.value.hint
     with pytest.raises(ConfigError, match=r"--wheel .*: no such file"):
         build_pex(tmp_path / "v.pex", tmp_path / "no.whl")
+    with pytest.raises(ConfigError, match=r"--option \"--executor-cores '2\": no closing quotation"):
+        option_words("--executor-cores '2")
+
+
+def test_a_spark_home_without_spark_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+
+    with pytest.raises(ConfigError, match=f"SPARK_HOME is {tmp_path}, which has no bin/spark-submit"):
+        submission(settings(), ["status"], master="local")
 
 
 def test_a_dry_run_shows_the_command_and_hands_the_configuration_on(
@@ -71,3 +83,17 @@ def test_a_dry_run_shows_the_command_and_hands_the_configuration_on(
     found = json.loads(capsys.readouterr().out)
     assert found["command"][-6:] == ["migrate", "--target", "a", "-c", str(file), "--json"]
     assert "spark://h:7077" in found["command"]
+
+
+@pytest.mark.parametrize("own", ["--config=b.toml", "-cb.toml", "-c b.toml", "--config b.toml"])
+def test_a_commands_own_configuration_is_not_overridden(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last one counts: a load would have gone to the target of the other file."""
+    file = tmp_path / "venus.toml"
+    file.write_text('[spark]\nmaster = "spark://h:7077"\n')
+
+    run(["spark", "submit", "--dry-run", "--json", "-c", str(file), "--", "migrate", *own.split()])
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["command"][-len(own.split()) - 2 :] == ["migrate", *own.split(), "--json"]
