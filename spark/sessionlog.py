@@ -13,6 +13,16 @@ from pathlib import Path
 
 from venus.errors import SparkFailed, VenusError
 
+#: What Spark says of workers that cannot run VENUS, and the way out.
+_WORKERS = (
+    (
+        r"ModuleNotFoundError: No module named '([\w.]+)'",
+        "the workers' Python lacks {}: `venus spark package` provides it",
+    ),
+    (r'Cannot run program "([^"]+)"', "the workers have no {}: set PYSPARK_PYTHON, or spark.pyspark.python"),
+    (r"(PYTHON_VERSION_MISMATCH)", "set PYSPARK_PYTHON to a Python of the same version as here"),
+)
+
 #: Logs of earlier sessions that failed.
 LOGS_KEPT = 10
 
@@ -75,8 +85,15 @@ def failures(log: SessionLog | None) -> Iterator[None]:
             error.hint = f"Spark's output is in {log.path}"
         raise
     except (PySparkException, Py4JError) as error:
-        hint = f"Spark's output is in {log.path}" if log is not None else ""
+        where = f"Spark's output is in {log.path}" if log is not None else ""
+        hint = "; ".join(filter(None, [_way_out(str(error)), where]))
         raise SparkFailed(f"Spark: {last_cause(error)}", hint=hint) from error
+
+
+def _way_out(text: str) -> str:
+    """Return what to do about workers that cannot run VENUS, "" if it is something else."""
+    found = ((re.search(pattern, text), advice) for pattern, advice in _WORKERS)
+    return next((advice.format(match[1]) for match, advice in found if match), "")
 
 
 def last_cause(error: BaseException) -> str:

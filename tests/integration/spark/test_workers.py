@@ -1,0 +1,57 @@
+"""Workers that cannot run VENUS: a cluster that was not given the package says so, and what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+ROOT = Path(__file__).parents[3]
+#: A process of its own: a session of this one would be used instead of a new one.
+_CODE = """
+from venus.config import Settings
+from venus.errors import VenusError
+from venus.spark.probe import look
+from venus.spark.runner import open_runner
+try:
+    with open_runner(Settings.model_validate({"spark": {"master": "local[1]"}})) as runner:
+        print(list(runner.run(look, [0.0])))
+except VenusError as error:
+    print(f"{type(error).__name__}: {error}; {error.hint}")
+"""
+#: Has Spark's own modules and those of the standard library.
+_BARE = """#!/bin/sh
+cd /
+exec {python} -S "$@"
+"""
+
+
+def probed_with(python: Path, state: Path) -> str:
+    """Return what is said of workers that run this Python."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ |= {"PYSPARK_PYTHON": str(python), "XDG_STATE_HOME": str(state)}
+    command = [sys.executable, "-W", "ignore", "-c", _CODE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environ, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_workers_without_the_package_are_told_apart(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(_BARE.format(python=sys.executable))
+    bare.chmod(0o755)
+
+    said = probed_with(bare, tmp_path)
+
+    assert "No module named 'venus'; the workers' Python lacks venus: `venus spark package` provides it" in said
+
+
+def test_workers_without_the_python_are_told_apart(tmp_path: Path) -> None:
+    absent = tmp_path / "no" / "python"
+
+    assert f"the workers have no {absent}: set PYSPARK_PYTHON" in probed_with(absent, tmp_path)
