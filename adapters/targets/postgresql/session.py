@@ -85,7 +85,7 @@ class Session:
         self._cursor = self._connection.cursor()
         #: The names of what is prepared here.
         self.prepared: set[str] = set()
-        self.run(f"{statement('session', 'settings')}; {_NO_LIMITS}; {statement('session', 'durable')}")
+        self.run(f"{statement('session', 'settings')}; {_NO_LIMITS}; {_GONE}; {statement('session', 'durable')}")
 
     def be_durable(self) -> None:
         """Have COMMIT return when it is on disk, as at first: the broker may forget what is acknowledged behind it."""
@@ -180,6 +180,10 @@ class Session:
 
 
 _NO_LIMITS = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0"
+#: A machine that is gone says no goodbye. The server shall end its sessions after a minute, not after the two hours of
+#: most systems: until then they hold the locks for which whoever repeats their work waits. No tcp_user_timeout: that
+#: would also end sessions that wait long for a lock or a disk.
+_GONE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
 def _first_line(error: Exception) -> str:

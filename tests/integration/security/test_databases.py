@@ -117,3 +117,14 @@ def test_a_wrong_file_for_mariadb_is_one_line(mariadb: MariaServer, tmp_path: Pa
     with pytest.raises(ConfigError, match="a certificate or key of the URL cannot be read") as caught:
         source(f"mysql+pymysql://tls@127.0.0.1:{mariadb.port}/shop?ssl_ca={ca}")
     assert "ssl_ca" in caught.value.hint
+
+
+def test_a_target_asks_whether_the_machine_at_the_other_end_is_there(postgres: int) -> None:
+    """The lock of a load's worker whose machine is gone would be held for hours, and whoever repeats its work waits."""
+    session = Session(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=require", application="test")
+    found = session.rows("SELECT name, setting FROM pg_settings WHERE name LIKE 'tcp\\_keepalives%'")
+    session.close()
+
+    seconds = {name.removeprefix("tcp_keepalives_"): int(value) for name, value in found}
+    assert seconds["idle"] + seconds["count"] * seconds["interval"] <= 60
+    assert all(seconds.values()), "0 = as the system has it"
