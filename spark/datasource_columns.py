@@ -20,9 +20,10 @@ def spark_schema(schema: TableSchema, options: Options, own: tuple[pa.Field, ...
     named = [f for f in own if f.name in options.columns]
     names = [c for c in options.columns if c not in {f.name for f in own}]
     shape = Shape.of(schema, names, frozenset(options.text_columns))
-    _refuse_twice(schema, own[:default_own], [c.name for c in shape.columns])
+    _refuse_twice(schema, own[:default_own], names if options.columns else [c.name for c in shape.columns])
     chosen = list(own[:default_own]) + [f for f in named if f not in own[:default_own]]
-    return from_arrow_schema(pa.schema([*chosen, *shape.fields]))
+    fields = shape.fields if names or not options.columns else []  # only VENUS's own were named
+    return from_arrow_schema(pa.schema([*chosen, *fields]))
 
 
 def _refuse_twice(schema: TableSchema, always: tuple[pa.Field, ...], names: list[str]) -> None:

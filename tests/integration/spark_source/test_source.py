@@ -78,6 +78,9 @@ def test_bounds_and_columns(spark: SparkSession, broker: KillableBroker, feed: F
     assert some.columns == ["_sequence", "id"]
     assert sorted(r["id"] for r in some.collect()) == list(range(-5, 1100))
     assert sorted(r["id"] for r in few.collect()) == [99, 100]
+    numbers = full(spark, broker, columns="_sequence")
+    assert numbers.columns == ["_sequence"]
+    assert sorted(r["_sequence"] for r in numbers.collect()) == list(range(1, 1251))
     assert few.rdd.getNumPartitions() < full(spark, broker, splits=8).rdd.getNumPartitions()
     as_text = spark.read.format("venus").schema("amount string, id bigint").options(
         address=broker.address, table="items", low="7", high="8"
