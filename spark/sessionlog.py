@@ -23,6 +23,11 @@ _WORKERS = (
     (r"(PYTHON_VERSION_MISMATCH)", "set PYSPARK_PYTHON to a Python of the same version as here"),
 )
 
+#: What a JVM says behind the reason why it does not start.
+_NO_REASON = re.compile(
+    r"^Error: (Could not create the Java Virtual Machine|A fatal exception has occurred)\b.*", re.MULTILINE
+)
+
 #: Logs of earlier sessions that failed.
 LOGS_KEPT = 10
 
@@ -60,7 +65,7 @@ class SessionLog:
         return self.last_cause() or (lines[-1][:500] if lines else "")
 
     def _text(self) -> str:
-        return self.path.read_text(errors="replace")
+        return _NO_REASON.sub("", self.path.read_text(errors="replace"))
 
     def __enter__(self) -> SessionLog:
         return self
@@ -98,7 +103,8 @@ def _way_out(text: str) -> str:
 
 def last_cause(error: BaseException) -> str:
     """Return the last `SomethingError: ...` line of an exception that quotes other processes' stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # what comes from the JVM begins with a colon
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     causes = [
         line for line in lines if re.match(r"(Caused by: )?([\w.$]*(Error|Exception|Exit)\b|venus\.[\w.]+).*: ", line)
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from venus.errors import SparkFailed
-from venus.spark.sessionlog import LOGS_KEPT, SessionLog, failures
+from venus.spark.sessionlog import LOGS_KEPT, SessionLog, failures, last_cause
 
 SAID = """\
 26/11/21 17:52:34 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address
@@ -26,6 +26,25 @@ def test_the_cause_is_found_among_warnings_and_stacks() -> None:
         assert log.last_cause() == ""
         log.path.write_text(SAID)
         assert log.last_cause() == "org.apache.spark.SparkException: Master must either be yarn or start with spark"
+
+
+def test_a_jvms_last_words_are_its_reason() -> None:
+    with SessionLog() as log:
+        log.path.write_text(
+            "Invalid maximum heap size: -Xmxlots\nError: Could not create the Java Virtual Machine.\n"
+            "Error: A fatal exception has occurred. Program will exit.\n"
+        )
+        assert log.last_words() == "Invalid maximum heap size: -Xmxlots"
+
+
+def test_what_the_jvm_raised_is_the_cause() -> None:
+    raised = Exception(
+        "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+        ": org.apache.spark.SparkException: Asked to run locally with 0 threads\n"
+        "\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:1)\n"
+    )
+
+    assert last_cause(raised) == "org.apache.spark.SparkException: Asked to run locally with 0 threads"
 
 
 def test_a_log_is_kept_if_something_fails_and_named_in_the_hint() -> None:
