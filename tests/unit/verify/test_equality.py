@@ -8,6 +8,11 @@ from venus.adapters.verify.equality import differing, equal, same
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 
+def deep(inside: str) -> str:
+    """Return JSON that is nested as a database allows, and more deeply than Python goes."""
+    return "[" * 3000 + inside + "]" * 3000
+
+
 @pytest.mark.parametrize(
     ("kind", "one", "other"),
     [
@@ -24,6 +29,8 @@ from venus.model import Column, Kind, LogicalType, TableSchema
         (LogicalType(kind=Kind.TIMESTAMP), "0044-03-15 12:00:00.10 BC", "0044-03-15 12:00:00.1 BC"),
         (LogicalType(kind=Kind.UUID), "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc999c0b4ef8bb6d6bb9bd380a11"),
         (LogicalType(kind=Kind.JSON), '{"a": 1, "b": [1, 2]}', '{"b":[1,2],"a":1.0}'),
+        pytest.param(LogicalType(kind=Kind.JSON), f"[{'9' * 5000}]", f"[ {'9' * 5000}]", id="long number"),
+        pytest.param(LogicalType(kind=Kind.JSON), deep('{"a b": 1}'), deep(' {"a b" :\t1}'), id="deep"),
     ],
 )
 def test_other_spellings_are_the_same_value(kind: LogicalType, one: str, other: str) -> None:
@@ -45,6 +52,8 @@ def test_other_spellings_are_the_same_value(kind: LogicalType, one: str, other: 
         (LogicalType(kind=Kind.JSON), "[1, 2]", "[2, 1]"),
         (LogicalType(kind=Kind.JSON), '{"a": 1, "a": 1}', '{"a":1}'),
         (LogicalType(kind=Kind.JSON), '{"a": 0.1}', '{"a": 0.10000000000000001}'),
+        pytest.param(LogicalType(kind=Kind.JSON), deep('"a b"'), deep('"ab"'), id="deep text"),
+        pytest.param(LogicalType(kind=Kind.JSON), deep(r'"\" "'), deep(r'"\"  "'), id="deep quote"),
         (LogicalType(kind=Kind.BYTES), b"a", b"b"),
         (LogicalType(kind=Kind.DECIMAL), "100", "damaged"),
     ],
