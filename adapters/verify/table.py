@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 #: How often a table is begun, and the pause in between.
 ATTEMPTS = 3
 PAUSE_S = 1.0
+#: How many times fuller than wanted slices may be: all rows of one leading key are in one bucket, and go into memory.
+FULLER_MAX = 4
 
 
 class Comparison:
@@ -132,7 +134,7 @@ class Comparison:
             rows, reader = max(estimates, key=lambda pair: pair[0])
             slices: list[Slice] = []
             if by_range(self._subject.schema):
-                slices = range_slices(reader.cuts(self._subject, self._slice_rows(reader)))
+                slices = self._ranges(reader, rows)
             sessions.end()
         except BaseException:
             close_opened()
@@ -142,6 +144,13 @@ class Comparison:
                 "--rows-per-s has no effect: without an integer in front of its key it is one slice"
             )
         return slices or [whole_slice(rows)], rows
+
+    def _ranges(self, reader: Reader, rows: int) -> list[Slice]:
+        """Return slices by ranges of the leading key; [] where it has so few values that they would be too large."""
+        wanted = self._slice_rows(reader)
+        slices = range_slices(reader.cuts(self._subject, wanted))
+        # a limit of rows holds for slices only
+        return [] if rows > FULLER_MAX * wanted * len(slices) and not self._options.rows_per_s else slices
 
     def _slice_rows(self, reader: Reader) -> int:
         """Return the rows of a slice: what fits into memory, and with a limit of rows no more than a second's."""

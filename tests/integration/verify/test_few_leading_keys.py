@@ -1,0 +1,32 @@
+"""A table of few tenants, as the leading column of its key says: a range of that column holds most of its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.whole_way import found, run_at, whole_way
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+ROWS = 20_000
+
+
+def test_one_wrong_row_does_not_move_all_rows_of_its_tenant(
+    tmp_path: Path, database: str, second_database: str
+) -> None:
+    with whole_way(tmp_path, database, second_database) as way:
+        run_at(
+            way.source, "CREATE TABLE item (tenant int, n int, v text, PRIMARY KEY (tenant, n))",
+            f"INSERT INTO item SELECT n % 2, n, 'v' || n FROM generate_series(1, {ROWS}) n", "ANALYZE item",
+        )  # fmt: skip
+        way.install()
+        way.load()
+        way.at_target("UPDATE item SET v = 'x' WHERE n = 77", "DELETE FROM item WHERE n = 78")
+
+        result = way.verify(slice_rows=1_000)
+
+    assert found(result) == {("item", ("1", "77"), "different", "apply"), ("item", ("0", "78"), "missing", "apply")}
+    assert result.rows == ROWS
+    assert result.moved < ROWS // 10
