@@ -22,6 +22,7 @@ from venus.cli.logs import LogFormatOption
 from venus.cli.narrator import Narrator
 from venus.cli.supervisor import Loop, Supervisor, stop_with_parent
 from venus.errors import ConfigError, VenusError
+from venus.stop_signals import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,15 +136,18 @@ def chosen_targets(settings: Settings, names: list[str] | None, *, capture_only:
 
 
 def stop_on_signals(stop: threading.Event) -> None:
-    """Let SIGTERM and SIGINT end the command in order; a second one ends it at once."""
+    """Let signals end the command in order; a second one ends it at once.
+
+    Not a second SIGHUP: the shell and the system each send one when a terminal is closed.
+    """
 
     def ask(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
+        if stop.is_set() and number != signal.SIGHUP:
             os._exit(128 + number)
         stop.set()
 
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, ask)
+    for number in stop_signals():
+        signal.signal(number, ask)
 
 
 def loop_of(run: Invocation, name: str, *options: str) -> Loop:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import resource
-import signal
 import socket
 import sys
 import threading
@@ -45,6 +44,7 @@ from venus.rpc import event_loop
 from venus.rpc.address import broker_of
 from venus.security import audit, listening
 from venus.security.counting import Refusals
+from venus.stop_signals import stop_signals
 
 if TYPE_CHECKING:
     from venus.security.files import Files
@@ -227,7 +227,7 @@ def said(data_dir: Path) -> Callable[[Addresses], None]:
 
 
 def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
-    """Run a broker until SIGTERM or SIGINT; say where it serves; raise a VenusError if it cannot start."""
+    """Run a broker until SIGTERM, SIGINT or SIGHUP; say where it serves; raise a VenusError if it cannot start."""
     broker = settings.broker
     raise_descriptor_limit()
     share_heaps()
@@ -240,7 +240,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
 
     async def main() -> None:
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         keepalive = Keepalive()
         await run(settings, keepalive, stop, ready, die)

@@ -1,0 +1,89 @@
+"""What ends a process in order that runs for days."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import settings
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+COMMAND = """
+import signal, sys, threading
+signal.signal(signal.SIGHUP, signal.{at_first})
+from venus.cli.sync import stop_on_signals
+stop = threading.Event()
+stop_on_signals(stop)
+print("runs", flush=True)
+print("in order" if stop.wait({patience_s}) else "goes on", flush=True)
+sys.stdin.read()
+"""
+BROKER = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from venus.broker.service.process import serve
+from venus.config import Settings
+sys.exit(serve(Settings.model_validate_json(sys.argv[1])))
+"""
+
+
+def started(at_first: str, patience_s: float) -> subprocess.Popen[str]:
+    """Return a process that waits for a signal as `venus sync` does."""
+    found = subprocess.Popen(
+        [sys.executable, "-c", COMMAND.format(at_first=at_first, patience_s=patience_s)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert found.stdout is not None
+    assert found.stdout.readline() == "runs\n"
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+    process = started("SIG_DFL", 30)
+    process.send_signal(number)
+    assert process.communicate(timeout=30)[0] == "in order\n"
+    assert process.returncode == 0
+
+
+def test_a_terminal_that_is_closed_may_say_so_twice() -> None:
+    process = started("SIG_DFL", 30)
+    assert process.stdout is not None
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == "in order\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate(timeout=30)[0] == ""
+    assert process.returncode == 0
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    process = started("SIG_DFL", 30)
+    assert process.stdout is not None
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "in order\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_with_nohup_it_goes_on() -> None:
+    process = started("SIG_IGN", 0.5)
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate(timeout=30)[0] == "goes on\n"
+
+
+def test_a_broker_ends_in_order_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    chosen = settings(tmp_path / "data").model_dump_json()
+    broker = subprocess.Popen(
+        [sys.executable, "-u", "-c", BROKER, chosen], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )  # fmt: skip
+    assert broker.stdout is not None
+    assert "http://" in broker.stdout.readline()
+    broker.send_signal(signal.SIGHUP)
+    broker.communicate(timeout=60)
+    assert broker.returncode == 0
