@@ -229,3 +229,15 @@ def test_the_heartbeat_row_is_captured_like_any_other(item: Follower) -> None:
     (row,) = item.rows(schema.name).values()
     beat_at = {name.lower(): value for name, value in row.items()}["beat_at"]
     assert int(str(beat_at)) > 1_600_000_000_000_000
+
+
+def test_a_heartbeat_row_that_somebody_has_deleted_comes_again(app: Application, item: Follower) -> None:
+    item.source.beat()
+    (seen,) = item.drain()
+    schema = item.schemas[seen.sections[0].table_id, seen.sections[0].schema_version]
+    do(app, f"DELETE FROM {schema.namespace}.{schema.name}")
+    item.drain()
+    assert not item.rows(schema.name)
+    item.source.beat()
+    item.drain()
+    assert len(item.rows(schema.name)) == 1

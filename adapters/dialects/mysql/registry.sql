@@ -73,6 +73,12 @@ SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus_batch W
 -- beat --
 UPDATE venus_heartbeat SET beat_at = CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) WHERE id = 1
 
+-- beat_again --
+-- Somebody has deleted the row.
+INSERT INTO venus_heartbeat (id, beat_at)
+SELECT 1, CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) FROM DUAL
+WHERE NOT EXISTS (SELECT * FROM venus_heartbeat)
+
 -- waiting --
 SELECT {table_id}, count(*) FROM {log}
 

@@ -159,7 +159,8 @@ class MysqlSource:
         return registry.batches(self._writer, numbers)
 
     def beat(self) -> None:
-        self._writer.run(statement("registry", "beat"))
+        if not self._writer.run(statement("registry", "beat")):
+            self._writer.run(statement("registry", "beat_again"))
 
     def backlog(self) -> dict[int, tuple[int, int]]:
         table_ids = [c.table_id for c in self._load().captured]

@@ -85,6 +85,10 @@ DELETE FROM VENUS_BATCH WHERE BATCH_NO < :below
 -- beat --
 UPDATE VENUS_HEARTBEAT SET BEAT_AT = :beat_at WHERE ID = 1
 
+-- beat_again --
+-- Somebody has deleted the row.
+INSERT INTO VENUS_HEARTBEAT (ID, BEAT_AT) VALUES (1, :beat_at)
+
 -- clock --
 SELECT TO_CHAR(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'YYYY-MM-DD HH24:MI:SS.FF6') FROM DUAL
 

@@ -265,7 +265,9 @@ class OracleSource:
     def beat(self) -> None:
         """Change the heartbeat row."""
         with self._writer.transaction():
-            self._writer.run(statement("registry", "beat"), {"beat_at": self._clock(self._writer)})
+            now = {"beat_at": self._clock(self._writer)}
+            if not self._writer.run(statement("registry", "beat"), now):
+                self._writer.run(statement("registry", "beat_again"), now)
 
     @staticmethod
     def _clock(session: Session) -> int:

@@ -67,6 +67,11 @@ SELECT epoch FROM venus.checkpoint WHERE id = 1 FOR UPDATE
 -- beat --
 UPDATE venus.heartbeat SET beat_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE id = 1
 
+-- beat_again --
+-- Somebody has deleted the row.
+INSERT INTO venus.heartbeat (id, beat_at)
+SELECT 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE NOT EXISTS (SELECT FROM venus.heartbeat)
+
 -- dirty --
 SELECT DISTINCT table_id FROM venus.dirty
 

@@ -188,7 +188,8 @@ class PostgresSource:
         return registry.batches(self._connection, numbers)
 
     def beat(self) -> None:
-        self._connection.run(statement("registry", "beat"))
+        if not self._connection.run(statement("registry", "beat")):
+            self._connection.run(statement("registry", "beat_again"))
         if self._tidies and self._cuts >= TIDY_CUTS:
             self._tidy()
 

@@ -76,6 +76,10 @@ SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus_batch W
 -- beat --
 UPDATE venus_heartbeat SET beat_at = ? WHERE id = 1;
 
+-- beat_again --
+-- Somebody has deleted the row.
+INSERT INTO venus_heartbeat (id, beat_at) VALUES (1, ?);
+
 -- log_end --
 SELECT coalesce(max(seq), 0) FROM {log};
 

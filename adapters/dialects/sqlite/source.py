@@ -258,7 +258,8 @@ class SqliteSource:
     def beat(self) -> None:
         """Change the heartbeat row."""
         with write_transaction(self._writer, self._file):
-            self._writer.execute(statement("registry", "beat"), (_now_us(),))
+            if not self._writer.execute(statement("registry", "beat"), (_now_us(),)).rowcount:
+                self._writer.execute(statement("registry", "beat_again"), (_now_us(),))
 
     def backlog(self) -> dict[int, tuple[int, int]]:
         """Return how many log rows wait; nothing blocks, because a transaction that has ended is visible at once."""
