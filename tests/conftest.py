@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -13,6 +14,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any machine")
 #: Whoever starts pytest may have a terminal; what a command prints into a pipe must not depend on its width.
 os.environ.pop("COLUMNS", None)
+#: A script's shell has what it starts with `&` ignore SIGINT, and so would every command that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
     "tests.support.environment",
