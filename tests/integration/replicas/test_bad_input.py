@@ -136,6 +136,8 @@ def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_
         wait_for(lambda: in_sync() == set("abc"))
         writer.write(5, ROWS)
         wait_for(lambda: in_sync() == set("abc"))
+        # a follower has everything that is acknowledged, and shows what it knows to be
+        wait_for(lambda: {business_status(b.address).next_offset for b in cluster.brokers.values()} == {7 * ROWS})
         for broker in cluster.brokers.values():
             broker.process.kill()
         for broker in cluster.brokers.values():
