@@ -103,25 +103,14 @@ def test_a_copy_is_wanted_again_after_it_is_there() -> None:
     assert installer.told == ["first", "second"]
 
 
-def test_a_copy_that_cannot_be_had_keeps_no_other_business_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [Unavailable("its leader is away"), TimeoutError()], ids=["a leader away", "an error nobody expected"]
+)
+def test_a_copy_that_fails_keeps_no_other_business_waiting(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """An unexpected error ended the thread for good: replicas were out of sync until the broker was started again."""
     monkeypatch.setattr(installing, "RETRY_S", 0.01)
     installer = Copying()
-    installer.fails["stuck"] = Unavailable("its leader is away")
-    installer.begin("stuck", B, lambda _: installer.told.append("stuck"))
-    installer.asks(A, "shop")
-    assert installer.under_way.acquire(timeout=WAIT_S)
-    installer.fails.clear()
-    installer.let_through.release(2)
-    installer.ended()
-
-    assert installer.told == ["shop", "stuck"]
-
-
-def test_an_installation_goes_on_after_an_error_that_nobody_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread ended, and none began again: the replica was out of sync until the broker was started again."""
-    monkeypatch.setattr(installing, "RETRY_S", 0.01)
-    installer = Copying()
-    installer.fails["stuck"] = TimeoutError()
+    installer.fails["stuck"] = error
     installer.begin("stuck", B, lambda _: installer.told.append("stuck"))
     installer.asks(A, "shop")
     assert installer.under_way.acquire(timeout=WAIT_S)
