@@ -19,6 +19,7 @@ import pytest
 from rocksdict import AccessType, Checkpoint, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
 
 from venus.broker.store import keys, rocks
+from venus.broker.store.reads import Counted
 from venus.broker.store.rocks import Store
 from venus.errors import ConfigError, Corruption, StorageError
 
@@ -131,7 +132,7 @@ def test_items_end_early_on_a_damaged_file_and_the_store_does_not(tmp_path: Path
     with pytest.raises(Corruption):
         copy.values(keys.STATE, b"", (b"%06d" % 4999, b"the last"), rows_max=10**6, bytes_max=1 << 30)
     with pytest.raises(Corruption):
-        copy.count(keys.STATE, b"", b"", every=10)
+        copy.count(keys.STATE, b"", b"", entries_max=10**6, marks_max=10)
     with pytest.raises(Corruption):
         copy.look_up(keys.STATE, [b"%06d" % n for n in range(5000)])
     copy.close()
@@ -145,7 +146,7 @@ def test_a_reader_leaves_no_file_open_and_needs_no_collection(tmp_path: Path, mo
     monkeypatch.setattr(gc, "collect", lambda: collections.append(1))
     reader = Store(tmp_path / "copy", read_only=True)
     reader.range(keys.STATE, b"", b"", rows_max=100, bytes_max=1 << 20)
-    reader.count(keys.STATE, b"", b"", every=7)
+    reader.count(keys.STATE, b"", b"", entries_max=10**6, marks_max=7)
     next(reader.scan(keys.STATE, b"", b""))
 
     reader.close()
@@ -186,8 +187,10 @@ def test_runs_of_any_size_are_what_a_walk_finds(tmp_path: Path, seed: int) -> No
             seen += found
             at = found[-1] + b"\0" if found else at
         assert seen == inside
-        every = chance.choice((1, 7, 64))
-        assert opened.count(keys.STATE, start, stop, every=every) == (len(inside), inside[::every])
+        marks_max = chance.choice((1, 7, 10**6))
+        every = next(n for n in (2**power for power in range(20)) if len(inside[::n]) <= marks_max)
+        counted = opened.count(keys.STATE, start, stop, entries_max=10**6, marks_max=marks_max)
+        assert counted == Counted(len(inside), inside[::every], ended=True)
     opened.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -325,6 +326,42 @@ def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Core, monkeypa
     assert len(counts) >= 4
     assert sum(counts) == 4000
     assert max(counts) < 2500
+
+
+def test_a_large_table_that_shares_its_files_is_cut_too(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "COUNTED_ROWS_MAX", 600)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 10), table_id=1)
+    producer.commit(engines.rows(0, 4000, b"z" * 40), table_id=2)
+    producer.commit(engines.rows(0, 10), table_id=3)
+
+    snapshot = open_snapshot(engine, splits=8)
+
+    counts = [
+        sum(len(engines.rows_of(c)) for c in engines.chunks(engine, snapshot, s))
+        for s in snapshot.splits
+        if s.table_id == 2
+    ]
+    assert len(counts) >= 4
+    assert sum(counts) == 4000
+    assert max(counts) < 2500
+
+
+def test_cutting_a_table_takes_no_memory_for_each_row(engine: Core) -> None:
+    producer = Producer(engine)
+    for n in range(10):
+        producer.commit(engines.rows(0, 1), table_id=1)  # so that no file holds table 2 alone
+        producer.commit(engines.rows(n * 20_000, 20_000), table_id=2)
+        producer.commit(engines.rows(0, 1), table_id=3)
+    open_snapshot(engine, splits=4, holder="first")
+
+    tracemalloc.start()
+    snapshot = open_snapshot(engine, splits=4, holder="second")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert sum(s.rows_estimate for s in snapshot.splits) == pytest.approx(200_000, rel=0.01)
+    assert peak < 4 << 20, "the keys of 200,000 rows take some 12 MiB"
 
 
 def test_a_snapshot_that_is_asked_for_while_the_broker_stops_is_no_failure(tmp_path: Path) -> None:

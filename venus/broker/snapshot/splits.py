@@ -18,8 +18,8 @@ from venus.wire import broker_pb2
 COUNTED_ROWS_MAX = 1_000_000
 #: A split is never larger than about this, so that a reader that starts again loses little.
 SPLIT_ROWS_MAX = 1_000_000
-_SAMPLE_EVERY = 64
-_SMALL_ROWS_MAX = 8192
+#: So many keys of a table that is counted are remembered, however many it has.
+_MARKS_MAX = 16_384
 _SAMPLED_ROWS = 200
 
 
@@ -48,18 +48,22 @@ def plan(store: Store, business: int, table_ids: Sequence[int], splits: int) -> 
 def _survey(store: Store, files: Sequence[FileRange], business: int, table_id: int) -> _Table:
     prefix = keys.row_prefix(business, table_id)
     stop = keys.after_prefix(prefix)
-    inside = [f for f in files if f.end >= prefix and f.start < stop]
-    estimate = sum(f.entries for f in inside if f.start >= prefix and f.end < stop)
+    touching = [f for f in files if f.end >= prefix and f.start < stop]
+    entries = sum(f.entries for f in touching if f.start >= prefix and f.end < stop)
     sample, values, _ = store.range(keys.ROW, prefix, stop, rows_max=_SAMPLED_ROWS, bytes_max=1 << 20)
     row_bytes = sum(map(len, sample + values)) // max(1, len(sample))
-    if estimate <= COUNTED_ROWS_MAX:
-        every = 1 if estimate <= _SMALL_ROWS_MAX else _SAMPLE_EVERY
-        rows, marks = store.count(keys.ROW, prefix, stop, every=every)
-        return _Table(table_id=table_id, prefix=prefix, rows=rows, row_bytes=row_bytes, marks=tuple(marks), exact=True)
-    bounds = sorted({key for f in inside for key in (f.start, f.end) if prefix < key < stop})
-    return _Table(
-        table_id=table_id, prefix=prefix, rows=estimate, row_bytes=row_bytes, marks=tuple(bounds), exact=False
-    )
+    if entries <= COUNTED_ROWS_MAX:
+        # A file that holds other tables too says nothing of this one: with many tables nearly all files do.
+        found = store.count(keys.ROW, prefix, stop, entries_max=COUNTED_ROWS_MAX, marks_max=_MARKS_MAX)
+        if found.ended:
+            marks = tuple(found.marks)
+            return _Table(
+                table_id=table_id, prefix=prefix, rows=found.entries, row_bytes=row_bytes, marks=marks, exact=True
+            )
+        entries = max(entries, found.entries, sum(f.entries for f in touching) // 2)
+    apart = [f for f in touching if f.level]  # what is not merged yet overlaps: its ends say nothing
+    bounds = sorted({key for f in apart for key in (f.start, f.end) if prefix < key < stop})
+    return _Table(table_id=table_id, prefix=prefix, rows=entries, row_bytes=row_bytes, marks=tuple(bounds), exact=False)
 
 
 def _cut(store: Store, table: _Table, parts: int) -> list[broker_pb2.Split]:
@@ -78,9 +82,13 @@ def _cut(store: Store, table: _Table, parts: int) -> list[broker_pb2.Split]:
 
 
 def _densify(store: Store, table: _Table, marks: list[bytes], wanted: int) -> list[bytes]:
-    stop = keys.after_prefix(table.prefix)
+    """Add keys between those that are known, until there are enough or no more."""
+    last = store.before(keys.ROW, keys.after_prefix(table.prefix))
+    if last is None or not last[0].startswith(table.prefix):
+        return marks
+    first, _, _ = store.range(keys.ROW, table.prefix, last[0], rows_max=1, bytes_max=1)
     while len(marks) < wanted:
-        edges = [table.prefix, *marks, stop]
+        edges = sorted({*first, *marks, last[0]})
         between = (_seek_middle(store, low, high) for low, high in pairwise(edges))
         more = sorted({*marks, *(key for key in between if key)})
         if len(more) == len(marks):
@@ -90,8 +98,9 @@ def _densify(store: Store, table: _Table, marks: list[bytes], wanted: int) -> li
 
 
 def _seek_middle(store: Store, low: bytes, high: bytes) -> bytes | None:
+    """Return a key between two others, near the middle; None = there is none."""
     width = max(len(low), len(high)) + 2
     first, last = (int.from_bytes(key.ljust(width, b"\0"), "big") for key in (low, high))
     middle = ((first + last) // 2).to_bytes(width, "big")
-    found = next(store.scan(keys.ROW, middle, high, limit=1), None)
-    return found[0] if found is not None and low < found[0] else None
+    found = next(store.scan(keys.ROW, middle, high, limit=1), None) or store.before(keys.ROW, middle)
+    return found[0] if found is not None and low < found[0] < high else None

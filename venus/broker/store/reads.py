@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ BEYOND_BYTES = _RUN_ROWS_MAX * _SMALL_BYTES
 _AT_ONCE = 512
 
 _AGAIN = "start the broker again"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a walk over a range of keys found; `ended` is whether it came to the end of the range."""
+
+    entries: int
+    marks: list[bytes]  # each so many keys, from the first one on
+    ended: bool
 
 
 class Reads:
@@ -150,21 +160,25 @@ class Reads:
         if cursor.valid() and (not stop or cursor.key() < stop):
             raise StorageError(f"cannot read {self.path}: a walk ended in front of a key", hint=_AGAIN)
 
-    def count(self, family: str, start: bytes, stop: bytes, *, every: int) -> tuple[int, list[bytes]]:
-        """Count the keys of a range, and return each `every`-th of them."""
+    def count(self, family: str, start: bytes, stop: bytes, *, entries_max: int, marks_max: int) -> Counted:
+        """Count the keys of a range up to about `entries_max`, and keep at most `marks_max` of them, evenly spread."""
         found = self._views[family].keys(from_key=start, read_opt=self._no_cache)
-        counted = 0
+        counted, every = 0, 1
         marks: list[bytes] = []
         last = b""
-        while run := list(islice(found, _AT_ONCE)):
+        while counted < entries_max and (run := list(islice(found, _AT_ONCE))):
             last = run[-1]
             inside = bisect_left(run, stop) if stop and last >= stop else len(run)
             marks += run[-counted % every : inside : every]
             counted += inside
+            while len(marks) > marks_max:
+                marks, every = marks[::2], 2 * every
             if inside < len(run):
-                return counted, marks
+                return Counted(counted, marks, ended=True)
+        if counted >= entries_max:
+            return Counted(counted, marks, ended=False)
         self._ended(family, last + b"\0" if last else start, stop)
-        return counted, marks
+        return Counted(counted, marks, ended=True)
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the values of those keys that exist, with one iterator: cheap also over a vector memtable."""

@@ -45,6 +45,7 @@ class FileRange:
     end: bytes
     entries: int
     nbytes: int
+    level: int  # 0 = not merged yet
 
 
 class Batch:
@@ -222,7 +223,13 @@ class Store(Reads):
     def files(self) -> list[FileRange]:
         """Return the ranges of the files, the cheapest hint of how keys are spread."""
         return [
-            FileRange(start=item["start_key"], end=item["end_key"], entries=item["num_entries"], nbytes=item["size"])
+            FileRange(
+                start=item["start_key"],
+                end=item["end_key"],
+                entries=item["num_entries"],
+                nbytes=item["size"],
+                level=item["level"],
+            )
             for item in self._db.live_files()
             if item["start_key"] is not None and item["end_key"] is not None
         ]
