@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from venus.broker.store import keys
+from venus.broker.store.reads import Counted
 from venus.broker.store.rocks import Batch, FileRange, Store
 from venus.errors import StorageError
 
@@ -226,9 +227,9 @@ class MemoryStore(Store):
         at = bisect_right(held.order, key)
         return (held.order[at - 1], held.values[held.order[at - 1]]) if at else None
 
-    def count(self, family: str, start: bytes, stop: bytes, *, every: int) -> tuple[int, list[bytes]]:
+    def count(self, family: str, start: bytes, stop: bytes, *, entries_max: int, marks_max: int) -> Counted:
         found = self._now[family].between(start, stop)
-        return len(found), found[::every]
+        return Counted(len(found), found[:: 1 + len(found) // marks_max], ended=True)
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         held = self._now[family].values
