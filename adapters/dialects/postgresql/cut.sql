@@ -136,7 +136,7 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SET LOCAL lock_timeout = {give_way_ms};
 LOCK TABLE {tables} IN ACCESS SHARE MODE;
 SET LOCAL lock_timeout = {usual_ms};
-SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;
+SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_material = off;
 {opened}
 
 -- opened --
@@ -165,14 +165,17 @@ SELECT c.oid::regclass::text
  LIMIT 1
 
 -- keyed_plan --
--- Few keys, large table: through its key's index, whatever the planner believes of the log table. Set with the lock,
+-- Few keys, large table: through its key's index, whatever the planner believes of either. One that was analysed while its
+-- first rows were on their way has none for it: it would be read once, and gone through for each key. Set with the lock,
 -- which saves nearly every cut a round trip.
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_nestloop = on;
+SET LOCAL enable_material = off;
 SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = on; SET LOCAL work_mem TO DEFAULT
 
 -- bulk_plan --
 -- Many keys: one pass over the table instead of a descent for each.
 SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL enable_nestloop = off;
+SET LOCAL enable_material = on;
 SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = on; SET LOCAL work_mem = '32MB'
 
 -- fill_plan --

@@ -15,7 +15,18 @@ CREATE TEMPORARY TABLE IF NOT EXISTS {stage} ON COMMIT DELETE ROWS AS SELECT {co
 SELECT pg_relation_size('{stage}'::regclass) / current_setting('block_size')::int
 
 -- delete_staged --
-DELETE FROM {rows} t USING {stage} s WHERE {match}
+-- Each staged key through the table's index, in whatever order the planner likes. But it likes to read the stage once for
+-- each row of a table that it takes for small, and one that was analysed while its first rows were on their way has no
+-- rows for it, which takes hours. So what looks small is joined by a hash: right if it is, and linear if it is not.
+WITH parts (oid) AS (SELECT {table_name}::regclass UNION SELECT relid FROM pg_partition_tree({table_name}::regclass)),
+     size (small) AS (
+       SELECT sum(pg_relation_size(c.oid) / current_setting('block_size')::int
+                  * CASE WHEN c.reltuples >= 0 AND c.relpages > 0 THEN c.reltuples / c.relpages ELSE 10 END) < 10000
+         FROM parts JOIN pg_class c USING (oid))
+SELECT set_config('enable_hashjoin', CASE WHEN small THEN 'on' ELSE 'off' END, true),
+       set_config('enable_nestloop', CASE WHEN small THEN 'off' ELSE 'on' END, true) FROM size;
+DELETE FROM {rows} t USING {stage} s WHERE {match};
+SET LOCAL enable_nestloop = on; SET LOCAL enable_hashjoin = off
 
 -- upsert_staged --
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {stage} ON CONFLICT ({key}) DO {action}
@@ -24,8 +35,11 @@ INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {s
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {stage}
 
 -- drop_repeated --
--- A key twice in one cut (a row that was filled and changed in one snapshot): the later one stays.
-DELETE FROM {stage} a USING {stage} b WHERE {match_ab} AND a.ctid < b.ctid
+-- A key twice in one cut (a row that was filled and changed in one snapshot): the later one stays. The stage has no
+-- index: row by row it would be read once for each of its rows.
+SET LOCAL enable_hashjoin = on; SET LOCAL enable_nestloop = off;
+DELETE FROM {stage} a USING {stage} b WHERE {match_ab} AND a.ctid < b.ctid;
+SET LOCAL enable_nestloop = on; SET LOCAL enable_hashjoin = off
 
 -- upsert_values --
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE VALUES {values} ON CONFLICT ({key}) DO {action}

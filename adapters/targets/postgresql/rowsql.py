@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, literal
 from venus.adapters.targets.postgresql.statements import statement
 
 
@@ -28,6 +28,7 @@ class RowSql:
         self.side = f"{OWN_SCHEMA}.side_{suffix}"
         self._names = {
             "table": self.table,
+            "table_name": literal(self.table),
             "rows": placed.rows_sql,
             "columns": self.columns,
             "key": self.key,

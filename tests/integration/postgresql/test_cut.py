@@ -59,6 +59,22 @@ def test_few_changes_of_a_large_table_are_read_through_its_key(
     assert "Seq Scan on big" not in plan
 
 
+def test_a_table_that_was_analysed_while_its_rows_came_is_read_through_its_key(
+    sql: Sql, capture: Start, database: str
+) -> None:
+    """For the planner it has no rows then: it would be read once, and gone through for each key."""
+    sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
+    sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")
+    capture()
+    sql("UPDATE big SET v = 'z' WHERE id <= 20000")
+    sql("ANALYZE venus.l_00002; ANALYZE big; UPDATE pg_class SET reltuples = 0 WHERE oid = 'big'::regclass")
+    connection = Connection(database)
+    plan = plan_of(connection, 20_000, 1_000_000)
+    connection.close()
+    assert "Nested Loop" in plan
+    assert "Index Cond: (id = " in plan, plan
+
+
 def test_many_changes_are_read_in_one_pass(sql: Sql, capture: Start, database: str) -> None:
     sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
     sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")

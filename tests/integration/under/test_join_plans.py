@@ -1,0 +1,93 @@
+"""What is staged is joined in time that grows with what there is, whatever the server believes of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.applying import equal, loaded
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, caught_up, following, gone, items, query
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.session import Session
+
+pytestmark = pytest.mark.integration
+
+ROWS = 20_000
+#: A hundred times what it takes; row by row it is far more.
+BOUND = "SET LOCAL statement_timeout = '4s'"
+
+
+@pytest.fixture
+def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[Session, RowSql]]:
+    """Open a session like the one that applies; its table was analysed while its rows came."""
+    settings = loaded(database, feed, items(), rows=1)
+    query(database, f"INSERT INTO shop.items (id, label, amount) SELECT g, 'x', g FROM generate_series(2, {ROWS}) g")
+    query(database, "ANALYZE shop.items; UPDATE pg_class SET reltuples = 0 WHERE oid = 'shop.items'::regclass")
+    target = PostgresTarget(settings, "a")
+    session = target.connect()
+    session.run("SET enable_hashjoin = off; SET enable_mergejoin = off; BEGIN")
+    yield session, RowSql(target.place(items()), target.group)
+    session.rollback()
+    session.close()
+
+
+def staged(session: Session, sql: RowSql, stage: str, columns: str) -> None:
+    """Fill a staging table with every row there is."""
+    session.run(f"{sql.create_stages}; INSERT INTO {stage} SELECT {columns} FROM shop.items; {BOUND}")
+
+
+def usual(session: Session) -> bool:
+    """Whether the statements that follow are planned as before."""
+    found = session.row("SELECT current_setting('enable_nestloop'), current_setting('enable_hashjoin')")
+    return found == ("on", "off")
+
+
+def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_came(
+    table: tuple[Session, RowSql],
+) -> None:
+    session, sql = table
+    staged(session, sql, sql.key_stage, sql.key)
+
+    session.run(sql.text("delete_staged", stage=sql.key_stage))
+
+    assert session.row("SELECT count(*) FROM shop.items") == (0,)
+    assert usual(session)
+
+
+def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[Session, RowSql]) -> None:
+    session, sql = table
+    staged(session, sql, sql.stage, sql.columns)
+    session.run(f"INSERT INTO {sql.stage} SELECT {sql.columns} FROM shop.items LIMIT 10")
+
+    session.run(sql.text("drop_repeated"))
+
+    assert session.row(f"SELECT count(*) FROM {sql.stage}") == (ROWS,)
+    assert usual(session)
+
+
+def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[Session, RowSql]) -> None:
+    """A hash join reads the whole table: not where its statistics say that it is large."""
+    session, sql = table
+    session.rollback()
+    session.run("ANALYZE shop.items; BEGIN")
+    session.run(f"{sql.create_stages}; INSERT INTO {sql.key_stage} SELECT id FROM shop.items WHERE id <= 200")
+    choice, deletion, _ = sql.text("delete_staged", stage=sql.key_stage).split(";\n")
+
+    plan = " ".join(line for (line,) in session.rows(f"{choice}; EXPLAIN {deletion}"))
+
+    assert "Index Scan using items_pkey" in plan, plan
+    assert "Hash" not in plan
+
+
+def test_a_large_cut_of_deletions_is_applied_to_such_a_table(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), rows=3_000)
+    query(database, "ANALYZE shop.items; UPDATE pg_class SET reltuples = 0 WHERE oid = 'shop.items'::regclass")
+
+    with following(settings, "a"):
+        feed.cut(*(gone(n) for n in range(1, 2_000)))
+        caught_up(database, broker)
+
+    equal(database, feed)
