@@ -6,7 +6,7 @@ lines are direct all the same, so that a change of roles takes nothing away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from collections.abc import Sequence as Seq
 from zlib import crc32
 
@@ -20,7 +20,7 @@ from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.overrides import SWITCHES, spelled, wanted
 from venus.adapters.dialects.oracle.proving import offers, proof
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import NO_KEY, Table
+from venus.adapters.dialects.oracle.tables import NO_KEY, Listed, Table
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.model import Finding
@@ -44,6 +44,24 @@ def check(
     exclude: Seq[str],
 ) -> Iterator[Finding]:
     """Yield what there is to say."""
+    yield from _rights(session, dictionary, options)
+    yield from sampling.room_findings(session)
+    yield from sampling.blocker_findings(session, dictionary.user)
+    listed = dictionary.listed()
+    yield from visibility.unknown_findings(dictionary.visibility, dictionary.user)
+    for at in left_out(listed, include, exclude):
+        yield Finding(where=at.qualified, message=f"left out: {at.kind.left_out}")
+    yield from _synonyms(session, dictionary, include)
+    tables = yield from _chosen(session, dictionary, version, options, list(chosen(listed, include, exclude)))
+    yield from offers([table for table in tables if not table.refused])
+    yield from _unmatched(dictionary, options, tables)
+    yield from _older_installation(dictionary)
+    yield from _narrow_logs(session, dictionary)
+    session.rollback()
+
+
+def _rights(session: Session, dictionary: Dictionary, options: Options) -> Iterator[Finding]:
+    """Say what VENUS's user may not do, and what it will not see of other schemas."""
     granted = {str(row[0]) for row in session.rows(statement("dictionary", "privileges"))}
     foreign = [s for s in dictionary.schemas if s != dictionary.user]
     yield from _privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
@@ -57,41 +75,39 @@ def check(
             " a trigger ON SCHEMA fires for its own schema only"
         )
         yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
-    yield from sampling.room_findings(session)
-    yield from sampling.blocker_findings(session, dictionary.user)
-    listed = dictionary.listed()
-    yield from visibility.unknown_findings(dictionary.visibility, dictionary.user)
-    seen: set[str] = set()
-    asked: set[str] = set()
-    for at in left_out(listed, include, exclude):
-        yield Finding(where=at.qualified, message=f"left out: {at.kind.left_out}")
-    yield from _synonyms(session, dictionary, include)
-    columns: list[tuple[str, str]] = []
+
+
+def _chosen(
+    session: Session, dictionary: Dictionary, version: Version, options: Options, listed: Seq[Listed]
+) -> Generator[Finding, None, list[Table]]:
+    """Yield what there is to say of the tables that are captured, or would be; return them."""
     captured = dictionary.captured()
     tables = []
-    for at in chosen(listed, include, exclude):
-        columns += [spellings(at.owner, at.name, row[0]) for row in dictionary.column_rows(at)]
+    for at in listed:
         table = dictionary.table(at, as_inline=options.inline)
         tables.append(table)
         if not table.refused and (at.owner, at.name) not in captured:
             yield from dictionary.proved(table, lambda table: list(proof(session, table)))
         yield from _table(table, version, dictionary.visibility)
         yield from sampling.rows_findings(session, table, dictionary.user)
-        seen |= {c.name.upper() for c in table.schema.columns}
+    return tables
+
+
+def _unmatched(dictionary: Dictionary, options: Options, tables: Seq[Table]) -> Iterator[Finding]:
+    """Name what [source.type_map] and [source.columns] say of no column at all."""
+    seen = {column.name.upper() for table in tables for column in table.schema.columns}
+    asked: set[str] = set()
+    columns: list[tuple[str, str]] = []
+    for at in (table.listed for table in tables):
         asked |= wanted(options.type_map, at.owner, at.name).keys()
-    yield from offers([table for table in tables if not table.refused])
+        columns += [spellings(at.owner, at.name, row[0]) for row in dictionary.column_rows(at)]
     for name in options.type_map:
-        if spelled(name) in SWITCHES:
-            continue
-        if name.upper().rpartition(".")[2] not in asked & seen:
+        if spelled(name) not in SWITCHES and name.upper().rpartition(".")[2] not in asked & seen:
             message = f"{name} names no column of a captured table"
             yield Finding(where="[source.type_map]", message=message, remedy="write TABLE.COLUMN", blocks=True)
     for pattern in dictionary.columns.unmatched(columns):
         message = f"{pattern!r} matches no column of a captured table"
         yield Finding(where="[source.columns]", message=message, remedy="write TABLE.COLUMN", blocks=True)
-    yield from _older_installation(dictionary)
-    yield from _narrow_logs(session, dictionary)
-    session.rollback()
 
 
 def _synonyms(session: Session, dictionary: Dictionary, include: Seq[str]) -> Iterator[Finding]:
