@@ -38,7 +38,7 @@ from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.service.traffic_watch import TrafficWatch
 from venus.broker.service.watching import Watch, keep_watch
 from venus.broker.store import privacy
-from venus.config import Settings
+from venus.config import Broker, Settings
 from venus.errors import VenusError
 from venus.rpc import event_loop
 from venus.rpc.address import broker_of
@@ -101,67 +101,94 @@ async def run(
         replication = Replication(core, shared, bridge, cluster, broker_of(settings).proof) if shared else None
         network = network_of(settings, core, replication, loop)
         who = access_to(settings, core, files)
-        await _serve(settings, keepalive, stop, ready, core, bridge, replication, who, watch, network)
+        await loop.run_in_executor(None, replication.enter if replication is not None else lambda: stay_alone(core))
+        serving = await _made(settings, keepalive, core, bridge, replication, who, watch, network)
+        try:
+            ready(await serving.start(settings.broker))
+            await stop.wait()
+        finally:
+            await serving.end()
     finally:
         await loop.run_in_executor(None, notifier.stop)
         await loop.run_in_executor(None, bridge.close)
         await loop.run_in_executor(None, core.stop)
 
 
-async def _serve(
+@dataclass(slots=True, kw_only=True, eq=False)
+class Serving:
+    """What a broker has in its event loop."""
+
+    access: Access
+    replication: Replication | None
+    network: Network
+    health: Health
+    service: Service
+    traffic_watch: TrafficWatch
+    pages: Pages
+    watching: asyncio.Task[None]
+    http: Http | None = None
+
+    async def start(self, broker: Broker) -> Addresses:
+        """Serve, and say where."""
+        if broker.http:
+            self.http = Http(broker.http, self.pages)
+        port = await self.service.start(broker.listen)
+        if self.http is not None:
+            self.http.start()
+        host = broker.listen.rpartition(":")[0]
+        own, replication = broker.address or f"{host}:{port}", self.replication
+        if replication is not None:
+            await replication.start(own, self.service.ingest, self.service.delivery)
+        self.traffic_watch.start()
+        cluster = replication.lines.cluster if replication is not None else ""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.network.start, broker.addresses or (own,), cluster)
+        page = self.http.address if self.http is not None else ""
+        return Addresses(grpc=f"{host}:{port}", http=page, tls=self.access.files is not None)
+
+    async def end(self) -> None:
+        """Stop all of it, whether or not it was started."""
+        self.health.stopping = True
+        self.watching.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self.network.stop)
+        if self.replication is not None:
+            await self.replication.stop()
+        await self.service.stop()
+        self.traffic_watch.stop()
+        if self.http is not None:
+            await self.http.stop()
+
+
+async def _made(
     settings: Settings,
     keepalive: Keepalive,
-    stop: asyncio.Event,
-    ready: Callable[[Addresses], None],
     core: Core,
     bridge: LoopBridge,
     replication: Replication | None,
     access: Access,
     watch: Watch,
     network: Network,
-) -> None:
-    loop, broker = asyncio.get_running_loop(), settings.broker
-    await loop.run_in_executor(None, replication.enter if replication is not None else lambda: stay_alone(core))
-    service_status = ServiceStatus(core)
-    service_status.standing = access.problems
-    service_status.watch = watch
+) -> Serving:
+    """Make what serves, and join it: each part's status is asked of it."""
+    broker, status = settings.broker, ServiceStatus(core)
+    status.standing, status.watch, status.network = access.problems, watch, network
     if replication is not None:
-        service_status.replication = replication.status
-    service_status.network = network
-    health = Health(service_status, free_bytes_min=broker.free_bytes_min)
+        status.replication = replication.status
+    health = Health(status, free_bytes_min=broker.free_bytes_min)
     traffic = Traffic(core, broker)
-    service = Service(core, bridge, service_status, keepalive, access, traffic, replication)
-    service_status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.windows, service.delivery.frames)
+    service = Service(core, bridge, status, keepalive, access, traffic, replication)
+    status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.windows, service.delivery.frames)
     trouble = (lambda: replication.coordination.unreachable) if replication is not None else None
-    traffic_watch = TrafficWatch(traffic, core, bridge, lambda: service.delivery.streams, trouble)
-    http: Http | None = None
-    watching = asyncio.create_task(keep_watch(watch, bridge, service_status.status, settings.alarms.check_s))
-    try:
-        if broker.http:
-            http = Http(broker.http, Pages(bridge, service_status, health, access))
-        port = await service.start(broker.listen)
-        if http is not None:
-            http.start()
-        host = broker.listen.rpartition(":")[0]
-        if replication is not None:
-            await replication.start(broker.address or f"{host}:{port}", service.ingest, service.delivery)
-        page = http.address if http is not None else ""
-        traffic_watch.start()
-        own = settings.broker.addresses or (broker.address or f"{host}:{port}",)
-        cluster_id = replication.lines.cluster if replication is not None else ""
-        await loop.run_in_executor(None, network.start, own, cluster_id)
-        ready(Addresses(grpc=f"{host}:{port}", http=page, tls=access.files is not None))
-        await stop.wait()
-    finally:
-        health.stopping = True
-        watching.cancel()
-        await loop.run_in_executor(None, network.stop)
-        if replication is not None:
-            await replication.stop()
-        await service.stop()
-        traffic_watch.stop()
-        if http is not None:
-            await http.stop()
+    return Serving(
+        access=access,
+        replication=replication,
+        network=network,
+        health=health,
+        service=service,
+        traffic_watch=TrafficWatch(traffic, core, bridge, lambda: service.delivery.streams, trouble),
+        pages=Pages(bridge, status, health, access),
+        watching=asyncio.create_task(keep_watch(watch, bridge, status.status, settings.alarms.check_s)),
+    )
 
 
 def network_of(
