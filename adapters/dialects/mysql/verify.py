@@ -32,6 +32,8 @@ SECTION_BYTES = 1 << 30
 _SEPARATOR, _NULL = (f"CHAR({ord(c)} USING utf8mb4)" for c in (SEPARATOR, NULL))
 _FRACTIONS = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.INTERVAL)
 _BARE = (Kind.INT, Kind.DECIMAL)
+#: The server has a year 0, which is 1 BC elsewhere (values.py).
+_WITH_YEAR_0 = (Kind.DATE, Kind.TIMESTAMP)
 
 
 def form(kind: LogicalType, declared: Declared, column: str, *, bare: bool = False) -> str:
@@ -51,6 +53,8 @@ def form(kind: LogicalType, declared: Declared, column: str, *, bare: bool = Fal
             text = f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {text}))"
         if kind.kind is Kind.TIMESTAMPTZ:
             text = f"CONCAT({text}, '+00')"
+        if kind.kind in _WITH_YEAR_0:
+            text = f"IF({text} < '0001', CONCAT('0001', SUBSTR({text}, 5), ' BC'), {text})"
     return f"COALESCE({text}, {_NULL})"
 
 
@@ -70,6 +74,8 @@ def key_literal(kind: LogicalType, text: str) -> str:
         return f"b'{int(text == 't')}'"
     if kind.kind is Kind.NATIVE and kind.name.startswith("bit"):
         return f"b'{text}'"
+    if kind.kind in _WITH_YEAR_0 and text.endswith(" BC"):
+        text = f"0000{text[4:].removesuffix(' BC')}"
     return literal(text.removesuffix("+00") if kind.kind is Kind.TIMESTAMPTZ else text)
 
 

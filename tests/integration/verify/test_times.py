@@ -1,0 +1,145 @@
+"""Keys that are times, to the ends of their types, in zones that nobody expects: carried, compared, repaired."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+from sqlalchemy import make_url
+
+from tests.support.mariadb import MariaServer
+from tests.support.postgres import libpq
+from tests.support.whole_way import WholeWay, run_at, whole_way
+from venus.adapters.verify.findings import Verdict
+from venus.adapters.verify.repair import repair
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+POSTGRESQL = {
+    "date": ("infinity", "-infinity", "4713-01-01 BC", "0001-12-31 BC", "0001-01-01", "2024-02-29", "5874897-12-31"),
+    "time": ("00:00", "24:00", "23:59:59.999999", "12:00:00.1"),
+    "timetz": ("12:00+05:30", "11:30+05", "24:00-15:59:59", "00:00+15:59:59", "12:00:00.000001Z"),
+    "timestamp": ("infinity", "-infinity", "4713-01-01 00:00:00 BC", "0001-12-31 23:59:59.5 BC", "2024-10-27 02:30",
+                  "9999-12-31 23:59:60", "294276-12-31 23:59:59.999999", "2024-03-31 02:30:00.000001"),
+    "timestamptz": ("infinity", "-infinity", "4713-01-01 12:00:00+00 BC", "0001-01-01 00:00:00 America/St_Johns",
+                    "1883-11-18 12:03:58-05", "2024-11-03 01:30 EDT", "2024-11-03 01:30 EST", "2024-10-27 00:30Z",
+                    "2024-10-27 01:30Z", "294276-12-31 23:59:59.999999+00", "1900-01-01 00:00:00.1 Asia/Kathmandu"),
+    "timestamp(0)": ("2024-01-01 00:00:00.5", "2024-01-01 00:00:01.5", "1999-12-31 23:59:59.9"),
+    "interval": ("1 mon", "-30 days -1 us", "1 year -2 mons 3 days -04:05:06.7", "infinity", "-infinity", "0",
+                 "178000000 years", "-1 mons +1 day -00:00:01", "24:00", "-00:00:00.000001"),
+    "tstzrange": ("[2024-10-27 00:30Z,2024-10-27 01:30Z)", "(-infinity,infinity)", "empty", "[,2024-01-01 00:00 EST]"),
+    "timestamptz[]": ("{2024-11-03 01:30 EDT,NULL,infinity}", "{}", '{"0044-03-15 12:00 BC"}'),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this process, and with it capture and apply, be in a zone of its own."""
+    monkeypatch.setenv("TZ", "America/St_Johns")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def zoned(database: str, second_database: str) -> tuple[str, str]:
+    """Give source and target databases settings of their own."""
+    places = {database: ("Australia/Lord_Howe", "SQL, DMY"), second_database: ("Asia/Kathmandu", "German")}
+    for url, (zone, style) in places.items():
+        for setting in (f"timezone = '{zone}'", f"datestyle = '{style}'", "intervalstyle = 'sql_standard'"):
+            run_at(url, f"ALTER DATABASE {make_url(url).database} SET {setting}")
+    return database, second_database
+
+
+def same(way: WholeWay) -> None:
+    """Check that a comparison finds nothing."""
+    way.caught_up()
+    result = way.verify(tables=("*.moment",))
+    assert (list(result.differences), result.verdict) == ([], Verdict.SAME)
+
+
+def damaged_and_repaired(way: WholeWay, table: str, keys: int) -> None:
+    """Damage every row at the target and remove one; let a repair bring all of them back."""
+    way.at_target(f"UPDATE {table} SET v = -1")
+    ((gone,),) = way.at_target(f"DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table}) RETURNING k::text")
+    result = way.verify(tables=("*.moment",))
+    assert len(result.differences) == keys, gone
+    assert repair(way.settings, "main", result, wait_s=20.0).repaired == keys
+    same(way)
+
+
+@pytest.mark.parametrize("kind", POSTGRESQL)
+def test_postgresql_keys(kind: str, zoned: tuple[str, str], tmp_path: Path) -> None:
+    source, target = zoned
+    values = POSTGRESQL[kind]
+    with whole_way(tmp_path, source, target) as way:
+        run_at(source, f"CREATE TABLE moment (k {kind} PRIMARY KEY, v int, c {kind})")
+        for n, value in enumerate(values):
+            run_at(source, f"INSERT INTO moment VALUES ('{value}', {n}, '{value}')")
+        way.install()
+        way.load()
+        way.start()
+        same(way)
+        run_at(source, "UPDATE moment SET v = v + 100", "UPDATE moment SET c = NULL WHERE v % 2 = 0",
+               "DELETE FROM moment WHERE v = 101")  # fmt: skip
+        run_at(source, f"INSERT INTO moment VALUES ('{values[1]}', 5, '{values[0]}')")
+        same(way)
+        assert texts(source) == texts(target)
+        damaged_and_repaired(way, "moment", len(values))
+        if kind == "interval":  # equal, and another value
+            run_at(source, "UPDATE moment SET k = '30 days' WHERE k = '1 mon'")
+            same(way)
+            assert texts(source) == texts(target)
+
+
+def texts(url: str) -> list[tuple[object, ...]]:
+    connection = psycopg2.connect(libpq(url))
+    try:
+        cursor = connection.cursor()
+        cursor.execute("SET timezone = 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'")
+        cursor.execute('SELECT k::text, v, c::text FROM moment ORDER BY k::text COLLATE "C"')
+        return cursor.fetchall()
+    finally:
+        connection.close()
+
+
+MARIADB = {
+    "date": ("'0000-03-01'", "'0001-03-01'", "'9999-12-31'", "'2024-02-29'"),
+    "datetime(6)": ("'0000-03-01 00:00:00'", "'0001-03-01 00:00:00'", "'9999-12-31 23:59:59.999999'",
+                    "'2024-10-27 02:30:00.1'", "'0000-12-31 23:59:59.9'"),
+    "timestamp(3)": ("from_unixtime(1.25)", "from_unixtime(1729989000)", "from_unixtime(1729992600)",
+                     "from_unixtime(2147483647.999)"),
+    "time(6)": ("'-838:59:59.999999'", "'838:59:59.999999'", "'-00:00:00.000001'", "'00:00:00'", "'24:00:00.5'"),
+    "time": ("'-838:59:59'", "'-00:00:01'", "'100:00:00'"),
+    "year": ("0", "1901", "2155"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MARIADB)
+def test_mariadb_keys(
+    kind: str, mariadb_exact_database: str, mariadb_server: MariaServer, second_database: str, tmp_path: Path
+) -> None:
+    values, name = MARIADB[kind], make_url(mariadb_exact_database).database
+    app = mariadb_server.connect(name, autocommit=True)
+
+    def run(*statements: str) -> None:
+        for statement in statements:
+            app.cursor().execute(statement)
+
+    run("SET time_zone = '+05:45'", f"CREATE TABLE moment (k {kind} NOT NULL PRIMARY KEY, v int, c {kind} NULL)")
+    for n, value in enumerate(values):
+        run(f"INSERT INTO moment VALUES ({value}, {n}, {value})")
+    with whole_way(tmp_path, mariadb_exact_database, second_database) as way:
+        way.install()
+        way.load()
+        way.start()
+        same(way)
+        run("SET time_zone = '-03:30'", "UPDATE moment SET v = v + 100", "DELETE FROM moment WHERE v = 101")
+        run(f"INSERT INTO moment VALUES ({values[1]}, 5, NULL)")
+        same(way)
+        damaged_and_repaired(way, f"{name}.moment", len(values))
+    app.close()
