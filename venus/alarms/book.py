@@ -70,9 +70,17 @@ class Book:
 
     def __init__(self, settings: Alarms, started_s: float, remembered: Iterable[Alarm] = ()) -> None:
         self._settings, self._started_s = settings, started_s
-        self._alarms = {alarm.key: alarm for alarm in remembered}
+        self._alarms = {alarm.key: _not_after(alarm, started_s) for alarm in remembered}
         #: Alarms that there was no room for at the last step.
         self.left_out = 0
+
+    def moved(self, by_s: float) -> None:
+        """Take note that the clock was set, forward by so many seconds: what has lasted an hour still has.
+
+        Otherwise a clock that is set back keeps every alarm, repetition and recovery silent until it is as late again.
+        """
+        self._started_s += by_s
+        self._alarms = {key: _moved(alarm, by_s) for key, alarm in self._alarms.items()}
 
     def step(self, found: Iterable[tuple[str, str]], now_s: float, elsewhere: Set[str] = frozenset()) -> list[Notice]:
         """Take what is wrong now, (business, sentence) each; return what is to be told.
@@ -138,3 +146,21 @@ class Book:
             return None
         del self._alarms[alarm.key]
         return Notice(event=Event.RECOVERED, alarm=alarm, at_s=alarm.gone_s)
+
+
+def _moved(alarm: Alarm, by_s: float) -> Alarm:
+    def later(at_s: float | None) -> float | None:
+        return None if at_s is None else at_s + by_s
+
+    return replace(alarm, since_s=alarm.since_s + by_s, told_s=later(alarm.told_s), gone_s=later(alarm.gone_s))
+
+
+def _not_after(alarm: Alarm, now_s: float) -> Alarm:
+    """Return an alarm that was remembered without times that are still to come: the clock was ahead then."""
+
+    def by_now(at_s: float | None) -> float | None:
+        return None if at_s is None else min(at_s, now_s)
+
+    return replace(
+        alarm, since_s=min(alarm.since_s, now_s), told_s=by_now(alarm.told_s), gone_s=by_now(alarm.gone_s)
+    )  # fmt: skip

@@ -30,7 +30,11 @@ def forget_tombstones_below(marks: Iterable[Mark], trim: int, now_us: int, age_u
 
 
 def thin(marks: list[Mark], mark: Mark, *, every_us: int = 600 * 10**6, keep: int = 300) -> list[Mark]:
-    """Add a mark, at most one each ten minutes, for two days."""
-    if marks and mark.at_us - marks[-1].at_us < every_us:
+    """Add a mark, at most one each ten minutes, for two days.
+
+    One that is far before the last one too: the clock has been set back, and without newer marks no tombstone would go
+    until it is as late as it was once.
+    """
+    if marks and abs(mark.at_us - marks[-1].at_us) < every_us:
         return marks
     return [*marks[-keep + 1 :], mark]

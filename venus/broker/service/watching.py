@@ -22,12 +22,16 @@ from venus.alarms.notifier import Notifier, Sent
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.status.history import History, Shown
 from venus.broker.status.judging import Late, judged, led_elsewhere
+from venus.clocks import steady
 from venus.conditions import HEARTBEATS_LATE
 from venus.config import Alarms
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
+
+#: A clock that differs by less from one look to the next has not been set, but is kept right.
+SET_S = 1.0
 
 
 class Watch:
@@ -41,8 +45,11 @@ class Watch:
         *,
         heartbeat_s: float,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = steady,
     ) -> None:
         self._notifier, self._path, self._clock = notifier, path, clock
+        self._steady = steady
+        self._ahead_s = clock() - steady()
         self._late = Late(capture_s=max(settings.late_s, HEARTBEATS_LATE * heartbeat_s), target_s=settings.late_s)
         self._book = Book(settings, clock(), remembered.load(path))
         self._history = History()
@@ -67,6 +74,7 @@ class Watch:
 
     def look(self, status_of: Callable[[], broker_pb2.BrokerStatus]) -> None:
         """Look once: note alarms, tell them, add to the history."""
+        self._follow_clock()
         now_s = self._clock()
         try:
             status = status_of()
@@ -87,6 +95,17 @@ class Watch:
             for notice in notices:
                 logger.warning("alarm %s: %s", notice.event.value, notice.alarm.sentence)
             remembered.save(self._path, self._book.all())
+
+    def _follow_clock(self) -> None:
+        """Let what is known be as old as it is, if the clock was set since the last look."""
+        ahead_s = self._clock() - self._steady()
+        by_s, self._ahead_s = ahead_s - self._ahead_s, ahead_s
+        if abs(by_s) < SET_S:
+            return
+        logger.warning("the clock of this machine was set %s by %.0f s", "forward" if by_s > 0 else "back", abs(by_s))
+        with self._lock:
+            self._book.moved(by_s)
+            self._history.moved(by_s)
 
     def described(self, status: broker_pb2.BrokerStatus) -> list[dict[str, Any]]:
         """Return the alarms of a status as JSON: the rule, since when, on which hop, and what can be typed."""

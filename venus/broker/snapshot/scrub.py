@@ -87,8 +87,12 @@ class Scrub:
         self._store.write(batch, durable=False)
 
     def _due(self) -> Business | None:
-        before = self._clock_us() - int(PASS_EVERY_S * 1e6)
-        due = [b for b in self._businesses() if b.scrubbed_at_us <= before and b.materialised.offset and b.is_filled]
+        now, every_us = self._clock_us(), int(PASS_EVERY_S * 1e6)
+        # far in the future as well: the clock was ahead then, and has been set since
+        due = [
+            b for b in self._businesses()
+            if abs(now - b.scrubbed_at_us) >= every_us and b.materialised.offset and b.is_filled
+        ]  # fmt: skip
         return min(due, key=lambda business: business.scrubbed_at_us, default=None)
 
 

@@ -68,6 +68,11 @@ class History:
         self._forget_unknown()
         return True
 
+    def moved(self, by_s: float) -> None:
+        """Take note that the clock was set, forward by so many seconds: the points stay in their order."""
+        self._times += by_s
+        self._last_s += by_s
+
     def shown(self) -> Shown:
         """Return at most SHOWN_MAX points, the oldest first."""
         count = min(self._next, POINTS)

@@ -1,0 +1,108 @@
+"""Alarms of a broker whose clock is set, forward and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from venus.alarms.book import SETTLING_S, Alarm, Book
+from venus.alarms.notifier import Notifier
+from venus.alarms.remembered import NAME, save
+from venus.broker.service.watching import Watch
+from venus.config import Alarms
+from venus.wire import broker_pb2
+
+HALTED = "target eu: app.orders is HALTED (row 1); `venus quarantine list --target eu` shows the row"
+AWAY = "broker -> target eu: no under adapter is connected; is `venus sync` running?"
+HOUR_S = 3600.0
+
+
+class Machine:
+    """A broker's clocks, what it has to say, and what is told."""
+
+    def __init__(self, path: Path, clock_s: float = 2_000_000_000.0) -> None:
+        self.clock_s, self.steady_s = clock_s, 0.0
+        self.said: list[str] = []
+        self.told: list[tuple[str, str]] = []
+        self.watch = Watch(
+            Alarms(repeat_s=4 * HOUR_S, clear_s=10), cast("Notifier", self), path / NAME, heartbeat_s=5.0,
+            clock=lambda: self.clock_s, steady=lambda: self.steady_s,
+        )  # fmt: skip
+
+    def tell(self, notices: Iterable[Any]) -> None:
+        self.told += [(notice.event.value, notice.alarm.rule) for notice in notices]
+
+    def look(self, after_s: float = 0.0, *, said: list[str] | None = None) -> list[tuple[str, str]]:
+        """Let time pass, look, and return what is told now."""
+        self.clock_s += after_s
+        self.steady_s += after_s
+        self.said = self.said if said is None else said
+        before = len(self.told)
+        status = broker_pb2.BrokerStatus(alarms=[])
+        status.businesses.add(business="main", producer="host", alarms=self.said)
+        self.watch.look(lambda: status)
+        return self.told[before:]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.look(SETTLING_S)
+    return made
+
+
+@pytest.mark.parametrize("by_s", [-5 * HOUR_S, -1.9e9, 5 * HOUR_S], ids=["back", "to 1970", "forward"])
+def test_what_was_seen_before_is_told_repeated_and_over_in_time(machine: Machine, by_s: float) -> None:
+    assert machine.look(said=[AWAY, HALTED]) == [("raised", "table_halted")]
+    machine.clock_s += by_s
+
+    assert machine.look(50) == []
+    assert machine.look(10) == [("raised", "target_away")]  # after a minute
+    assert machine.look(4 * HOUR_S - 61) == []
+    assert machine.look(1) == [("stands", "table_halted")]
+    machine.look(said=[])
+    machine.clock_s -= by_s
+    assert machine.look(5) == []
+    assert sorted(machine.look(6)) == [("recovered", "table_halted"), ("recovered", "target_away")]
+
+
+def test_points_of_the_history_stay_in_order(machine: Machine) -> None:
+    for _ in range(3):
+        machine.look(10)
+    machine.clock_s -= 5 * HOUR_S
+    for _ in range(3):
+        machine.look(10)
+
+    times = machine.watch.history().times
+
+    assert len(times) >= 6
+    assert times == sorted(times)
+    assert times[-1] == machine.clock_s
+
+
+def test_what_was_remembered_while_the_clock_was_ahead_is_repeated_in_time(tmp_path: Path) -> None:
+    ahead = 3_000_000_000.0
+    alarm = Alarm(
+        business="main", rule="table_halted", subject="target eu: app.orders", hop="target", text=HALTED,
+        since_s=ahead, told_s=ahead,
+    )  # fmt: skip
+    save(tmp_path / NAME, [alarm])
+    machine = Machine(tmp_path)
+
+    assert machine.look(SETTLING_S, said=[HALTED]) == []
+    assert machine.look(4 * HOUR_S) == [("stands", "table_halted")]
+    assert machine.look(said=[]) == []
+    assert machine.look(11) == [("recovered", "table_halted")]
+
+
+def test_a_clock_that_is_kept_right_is_not_set() -> None:
+    book = Book(Alarms(), 0.0)
+    book.step([("main", HALTED)], 100.0)
+    (before,) = book.all()
+
+    book.moved(0.0)
+
+    assert book.all() == [before]

@@ -1,0 +1,53 @@
+"""What is kept by the wall clock goes on when that was set: a clock that was ahead once must not stop it for ever."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from venus.broker.machine.retention import Mark, forget_tombstones_below, thin
+from venus.broker.snapshot.scrub import PASS_EVERY_S, Scrub
+
+DAY_US, HOUR_US, MINUTE_US = 86_400 * 10**6, 3600 * 10**6, 60 * 10**6
+NOW_US = 1_800_000_000 * 10**6
+
+
+def marked(times: list[int]) -> list[Mark]:
+    marks: list[Mark] = []
+    for n, at_us in enumerate(times, 1):
+        marks = thin(marks, Mark(at_us=at_us, sequence=n, next_offset=n))
+    return marks
+
+
+@pytest.mark.parametrize("ahead_us", [20 * MINUTE_US, 5 * HOUR_US, 50 * 365 * DAY_US])
+def test_tombstones_go_after_a_day_though_the_clock_was_ahead_once(ahead_us: int) -> None:
+    """A machine without a battery, or a virtual one that was restored, has any clock until it is set."""
+    after = [NOW_US + n * HOUR_US for n in range(48)]
+    marks = marked([NOW_US + ahead_us, *after])
+
+    forgotten = forget_tombstones_below(marks, trim=10**9, now_us=after[-1])
+
+    assert forgotten >= 20  # those of the first day
+
+
+def test_a_clock_that_trembles_adds_no_marks() -> None:
+    assert len(marked([NOW_US + n % 2 * MINUTE_US for n in range(1000)])) == 1
+
+
+@pytest.mark.parametrize("ahead_us", [3 * DAY_US, 50 * 365 * DAY_US])
+def test_a_store_is_scrubbed_though_the_clock_was_ahead_at_the_last_pass(ahead_us: int) -> None:
+    business = cast(
+        "Any",
+        SimpleNamespace(
+            scrubbed_at_us=NOW_US + ahead_us, materialised=SimpleNamespace(offset=1), is_filled=True
+        ),
+    )  # fmt: skip
+    scrub = Scrub(cast("Any", None), businesses=lambda: [business], clock_us=lambda: NOW_US)
+
+    assert scrub._due() == business
+    business.scrubbed_at_us = NOW_US + MINUTE_US  # it was set back a little behind the pass
+    assert scrub._due() is None
+    business.scrubbed_at_us = NOW_US - int(PASS_EVERY_S * 1e6)
+    assert scrub._due() is business
