@@ -61,11 +61,13 @@ class Core:
         on_write: WriteHook | None = None,
         shared: SharedLog | None = None,
         free_bytes: FreeBytes = space.free_bytes,
+        steady: Callable[[], float] | None = None,
     ) -> None:
         self.data_dir = data_dir
         self._settings = settings
         self.clock_us = clock_us
         self._monotonic = monotonic
+        self._steady = steady or monotonic  # the clock of the lease at the coordinator
         self._on_fatal = on_fatal
         self._on_write = on_write
         self._shared = shared or Alone()
@@ -209,7 +211,7 @@ class Core:
         )
 
     def _knows_end(self, business: Business) -> bool:
-        return self._shared.knows_end(business, self._monotonic())
+        return self._shared.knows_end(business, self._steady())
 
     def _check_leads(self, business: Business) -> None:
         if not self._shared.leads(business):

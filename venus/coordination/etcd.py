@@ -101,6 +101,11 @@ class EtcdCoordinator:
             self._lease = 0
             return False
 
+    @property
+    def lease(self) -> int:
+        """Which lease this broker has: another number is another one; 0 = none."""
+        return self._lease
+
     def leave(self) -> None:
         """End the lease now."""
         with self._lock:

@@ -59,6 +59,8 @@ class MemoryCoordinator:
         self._cluster = cluster
         self._lease_s = lease_s
         self._registered = ""
+        #: Which lease this broker has: another number is another one.
+        self.lease = 0
         self._watchers: list[Callable[[], None]] = []
         #: Records that cannot be used; a test says so.
         self.invalid: tuple[str, ...] = ()
@@ -76,6 +78,7 @@ class MemoryCoordinator:
             found = cluster.living().get(name)
             if found is not None and (refused := another_broker(found.broker, broker)) is not None:
                 raise refused
+            self.lease += found is None or found.holder is not self
             cluster.leases[name] = _Lease(broker, self, cluster.clock() + self._lease_s)
             self._registered = name
             self._written(cluster)

@@ -26,6 +26,10 @@ class Coordinator(Protocol):
     def refresh(self) -> bool:
         """Renew the lease; False = it has ended, `register` again."""
 
+    @property
+    def lease(self) -> int:
+        """Which lease this broker has: another number is another one, before which there may have been none."""
+
     def leave(self) -> None:
         """End the lease now: the broker stops cleanly."""
 

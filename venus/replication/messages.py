@@ -55,6 +55,9 @@ class NotLeading:
 
 Answer: TypeAlias = Entries | Diverge | Trimmed | NotLeading
 
+#: Until when the lease of a broker holds that has none.
+NO_LEASE = float("-inf")
+
 # -- events --------------------------------------------------------------------------------------------------------
 
 
@@ -74,7 +77,10 @@ class Living:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leased:
-    """The lease of this broker holds until `until`, counted from before its refresh was sent."""
+    """The lease of this broker holds until `until`, counted from before its refresh was sent; NO_LEASE = it has ended.
+
+    That is said also by a broker with a new lease: its clock need not show that there was none in between.
+    """
 
     until: float
 

@@ -24,6 +24,7 @@ from venus.replication.election import Ballot
 from venus.replication.following import Following
 from venus.replication.leading import Leading
 from venus.replication.messages import (
+    NO_LEASE,
     Answered,
     BallotAsked,
     BallotCame,
@@ -63,7 +64,7 @@ class Replica:
         self.live: dict[Member, LiveBroker] | None = None  # None = never read
         self._live_is_newer = False  # than the record that is known
         self.healthy = True
-        self.lease_until = float("-inf")
+        self.lease_until = NO_LEASE
         self._floor: int | None = 0 if begins else None  # the newest term that may have been led before this process
         self._role: Leading | Following | None = None
         self._elections = Elections(me, patience)
@@ -156,7 +157,7 @@ class Replica:
 
     def _leased(self, event: Leased, now: float) -> list[Effect]:
         lapsed = self.lease_until <= now
-        self.lease_until = max(self.lease_until, event.until)
+        self.lease_until = event.until if event.until == NO_LEASE else max(self.lease_until, event.until)
         if lapsed and isinstance(self._role, Leading):
             self._role.lease_had_ended()
         return self._advance(now)

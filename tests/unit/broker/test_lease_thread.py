@@ -9,9 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.support.brokers import wait_for
 from venus.broker.replicas.lease_thread import LeaseThread
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
-from venus.errors import Refused
+from venus.errors import Refused, Unavailable
+from venus.replication.messages import NO_LEASE
 from venus.replication.records import LiveBroker, Member
 
 LEASE_S = 0.3
@@ -53,3 +55,57 @@ def test_a_broker_is_refused_whose_id_another_one_goes_on_using() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("says", [False, True], ids=["refreshed", "registered"])
+def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: bool) -> None:
+    """The machine's own clock stood still: for it, the old lease would hold for some seconds more."""
+    slept_s, told = 0.0, list[float]()
+    cluster = MemoryCluster(clock=lambda: time.monotonic() + slept_s)
+    thread = LeaseThread(
+        MemoryCoordinator(cluster, lease_s=LEASE_S),
+        lease_s=LEASE_S, monotonic=time.monotonic, leased=told.append, failed=lambda _: None,
+    )  # fmt: skip
+    thread.start(broker("s"))
+    try:
+        wait_for(lambda: len(told) > 3)
+        known = len(told)
+        slept_s = 3600.0
+        if says:
+            thread.say(LiveBroker(member=Member(broker="a", store="s"), address="a:1", unhealthy="its disk is slow"))
+        wait_for(lambda: any(until == NO_LEASE for until in told[known:]))
+        wait_for(lambda: told[-1] > time.monotonic())
+        assert told[known:].count(NO_LEASE) in (1, 2)
+        assert told[:known].count(NO_LEASE) <= 1
+    finally:
+        thread.stop()
+
+
+class Silent(MemoryCoordinator):
+    """A coordinator that takes no registration while it is told so."""
+
+    silent = False
+
+    def register(self, broker: LiveBroker) -> None:
+        if self.silent:
+            raise Unavailable("nobody answers")
+        super().register(broker)
+
+
+def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() -> None:
+    slept_s, told = 0.0, list[float]()
+    coordinator = Silent(MemoryCluster(clock=lambda: time.monotonic() + slept_s), lease_s=LEASE_S)
+    thread = LeaseThread(
+        coordinator, lease_s=LEASE_S, monotonic=time.monotonic, leased=told.append, failed=lambda _: None
+    )
+    thread.start(broker("s"))
+    try:
+        wait_for(lambda: len(told) > 3)
+        coordinator.silent, slept_s = True, 3600.0
+        wait_for(lambda: told[-1] == NO_LEASE)
+        time.sleep(LEASE_S)
+        assert told[-1] == NO_LEASE
+        coordinator.silent = False
+        wait_for(lambda: told[-1] > time.monotonic())
+    finally:
+        thread.stop()

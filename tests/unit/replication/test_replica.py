@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from venus.replication.messages import (
+    NO_LEASE,
     Advance,
     Answered,
     Append,
@@ -12,6 +13,7 @@ from venus.replication.messages import (
     Fetch,
     Fetched,
     Lead,
+    Leased,
     Living,
     LogChanged,
     NotLeading,
@@ -24,7 +26,7 @@ from venus.replication.messages import (
     Tick,
 )
 from venus.replication.position import Position
-from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.replication.replica import Replica
 from venus.replication.settings import Patience
 from venus.replication.terms import TermCache
@@ -188,3 +190,30 @@ def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_the
     assert effects == [Read()]
     again = [effect for effect in replica.step(Tick(), 4.0) if isinstance(effect, Swap)]
     assert again == [swap]
+
+
+def test_a_leader_that_slept_acknowledges_nothing_before_its_record_is_swapped_again() -> None:
+    """Under availability: its clock stood still, so its old lease seems to hold while others may hold an election."""
+    alone = replace(RECORD, in_sync=frozenset({A}), min_in_sync=1, policy=Policy.AVAILABILITY)
+    replica = Replica(A, Position(), patience=Patience(), begins=True)
+    replica.step(Living(brokers={A: EVERYBODY[A]}), 0.0)
+    replica.step(Seen(leadership=alone), 0.0)
+    replica.step(Leased(until=3.0), 0.0)
+    replica.step(log(2), 0.1)
+
+    def confirmed(now: float, version: int) -> list[object]:
+        (swap,) = [effect for effect in replica.step(Tick(), now) if isinstance(effect, Swap)]
+        stored = replace(swap.after, version=version)
+        return list(replica.step(Swapped(before=swap.before, after=swap.after, stored=stored), now))
+
+    assert Advance(high=1) in confirmed(0.2, 2)
+    assert replica.refusal(0.3) == ""
+
+    replica.step(Leased(until=NO_LEASE), 0.4)  # an hour later
+    assert replica.refusal(0.4) == "the coordinator does not answer, so another broker may lead by now"
+    assert replica.step(Leased(until=3.4), 0.4) == []
+    assert Advance(high=2) not in replica.step(log(3), 0.5)
+    assert replica.refusal(0.5) != ""
+
+    assert Advance(high=2) in confirmed(0.6, 3)
+    assert replica.refusal(0.7) == ""

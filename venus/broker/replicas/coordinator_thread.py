@@ -15,7 +15,7 @@ from venus.broker.replicas.lease_thread import REFRESH_PART, LeaseThread
 from venus.broker.replicas.ports import Post
 from venus.errors import VenusError
 from venus.replication.coordinator import Coordinator
-from venus.replication.messages import Swapped
+from venus.replication.messages import NO_LEASE, Swapped
 from venus.replication.records import Leadership, LiveBroker
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Told(Protocol):
         """Take up who leads and who lives."""
 
     def leased(self, until: float) -> None:
-        """Note for how long the lease holds."""
+        """Note until when the lease holds, NO_LEASE = it has ended."""
 
     def swapped(self, event: Swapped) -> None:
         """Take the answer to a swap."""
@@ -169,7 +169,7 @@ class CoordinatorThread:
                 self._ready.wait(max(wake - now, 0.001))
 
     def _leased(self, until: float) -> None:
-        if self.unreachable:
+        if self.unreachable and until != NO_LEASE:
             logger.info("the coordinator answers again")
             self.unreachable = ""
         self._tell(lambda told: told.leased(until))

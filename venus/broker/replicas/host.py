@@ -80,7 +80,7 @@ class Host:
         self._early: dict[str, dict[Member, m.Fetched]] = {}  # fetches of a term that is not known yet
         self._patience = patience
         self._monotonic = monotonic
-        self._lease_until = float("-inf")
+        self._lease_until = m.NO_LEASE
         self._begun: set[str] = set()  # businesses that this process made
         self._halted: set[str] = set()
         shared.tell(
@@ -257,7 +257,7 @@ class Host:
         self.take(business, m.Leased(until=self._lease_until))
 
     def leased(self, until: float) -> None:
-        """Note for how long the lease of this broker holds."""
+        """Note until when the lease of this broker holds, NO_LEASE = it has ended."""
         self._lease_until = until
         for business in list(self.replicas):
             self.take(business, m.Leased(until=until))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from venus.errors import Refused, Unavailable, VenusError
 from venus.replication.coordinator import Coordinator
+from venus.replication.messages import NO_LEASE
 from venus.replication.records import LiveBroker
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,11 @@ LEASES_WAITED = 2
 
 
 class LeaseThread:
-    """`leased` is told until when the lease holds, `failed` why it could not be renewed; from this thread."""
+    """`leased` is told until when the lease holds, `failed` why it could not be renewed; from this thread.
+
+    That a lease has ended is told too, and that it is another one than before: a machine that slept, or a virtual one
+    that was paused, need not see it by its clock.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,7 @@ class LeaseThread:
         self._me: LiveBroker | None = None
         self._said: LiveBroker | None = None
         self._stopping = False
+        self._lease = 0  # which one was told last
         self._thread = threading.Thread(target=self._run, name="venus-lease", daemon=True)
 
     def start(self, me: LiveBroker) -> None:
@@ -106,8 +112,9 @@ class LeaseThread:
         asked_at = self._monotonic()
         if self._me == self._said:
             if self._coordinator.refresh():
-                self._leased(asked_at + self._lease_s)
+                self._holds(asked_at)
                 return
+            self._leased(NO_LEASE)
             logger.warning("the lease at the coordinator had ended; this broker registers again")
         self._register()
 
@@ -118,5 +125,11 @@ class LeaseThread:
         asked_at = self._monotonic()
         self._coordinator.register(me)
         if self._coordinator.refresh():  # what was registered under an older lease lives as long as that one
-            self._leased(asked_at + self._lease_s)
+            self._holds(asked_at)
         self._said = me
+
+    def _holds(self, asked_at: float) -> None:
+        if self._lease != self._coordinator.lease:
+            self._lease = self._coordinator.lease
+            self._leased(NO_LEASE)  # before this one: others may have begun to elect a leader
+        self._leased(asked_at + self._lease_s)

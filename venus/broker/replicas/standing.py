@@ -18,6 +18,6 @@ class Standing:
     refusal: str = "the cluster has not been heard of yet"
     leader: str = ""
     high: int = 0
-    leads_until: float = 0.0  # nobody else leads before this monotonic time; 0 where this broker does not lead
+    leads_until: float = 0.0  # nobody else leads before this time of the lease's clock; 0 = it does not lead
     needed_from: int = 2**63  # the first entry that a follower of this leader does not have
     doubted: tuple[int, ...] = ()  # unclean terms of which nobody has said yet what they lost

@@ -38,6 +38,7 @@ from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.service.traffic_watch import TrafficWatch
 from venus.broker.service.watching import Watch, keep_watch
 from venus.broker.store import privacy
+from venus.clocks import steady
 from venus.config import Broker, Settings
 from venus.errors import VenusError
 from venus.rpc import event_loop
@@ -91,7 +92,10 @@ async def run(
     files = files_of(settings)
     notifier = Notifier(addressees(settings.alarms), broker_name(settings))
     shared = ReplicatedLogs(backlog_bytes=cluster.follower_backlog_bytes) if cluster.name else None
-    core = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal, shared=shared)
+    core = Core(
+        broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal, shared=shared,
+        steady=steady,
+    )  # fmt: skip
     await loop.run_in_executor(None, core.start)
     bridge = LoopBridge(loop)
     path, heartbeat_s = broker.data_dir / remembered.NAME, settings.capture.heartbeat_s

@@ -29,6 +29,7 @@ from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.loss_windows import LossWindows
 from venus.broker.service.removing import Removing
 from venus.broker.service.replication_status import ReplicationStatus
+from venus.clocks import steady
 from venus.config import Cluster
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import login_of
@@ -89,7 +90,7 @@ class Replication:
         )
         self.lines = Lines(cluster, member, self._proof)
         self.coordination = CoordinatorThread(
-            self._coordinator, lease_s=settings.lease_s, monotonic=time.monotonic, post=self._bridge.post
+            self._coordinator, lease_s=settings.lease_s, monotonic=steady, post=self._bridge.post
         )
         self.copies = Copies(core, time.monotonic)
         self.installer = Installer(core, self._shared, self.lines, post=self._bridge.post, ended=self._installs)
@@ -108,7 +109,7 @@ class Replication:
             installations=self.installer,
             wanted=self._wanted,
             patience=Patience(),
-            monotonic=time.monotonic,
+            monotonic=steady,
             post=self._bridge.post,
             health=Health(core.store, core.space),
             load=Loads(core.data_dir),

@@ -1,0 +1,50 @@
+"""Which clock a broker uses for what."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, commit, settings, wait_for
+from tests.support.etcd import EtcdCluster
+from venus.broker.replicas.host import Host
+from venus.broker.service import process, replication
+from venus.config import Cluster
+from venus.errors import OffsetDiverged
+from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
+
+BEHIND_S = 1_000_000.0
+
+
+def test_leases_have_one_clock_that_goes_on_in_sleep(
+    tmp_path: Path, etcd_server: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What renews the lease, what acknowledges by it and what says that somebody has diverged see the same time."""
+    for module in (process, replication):
+        monkeypatch.setattr(module, "steady", lambda: time.monotonic() - BEHIND_S)
+    until: list[float] = []
+    leased = Host.leased
+
+    def noted(self: Host, at: float) -> None:
+        until.append(at)
+        leased(self, at)
+
+    monkeypatch.setattr(Host, "leased", noted)
+    cluster = Cluster(name=etcd_server.new_name(), broker_id="a", etcd=tuple(etcd_server.addresses), lease_s=2.0,
+                      replicas=1, policy="availability")  # fmt: skip
+    broker = process.start_in_thread(settings(tmp_path / "a").model_copy(update={"cluster": cluster}))
+    try:
+        with closing(Producer(broker.address, BUSINESS, "db", window_bytes_max=1 << 20)) as producer:
+            producer.connect(0, 0)
+            commit(producer, [half(1)])
+            wait_for(lambda: bool(until) and abs(until[-1] - time.monotonic() + BEHIND_S) < 10.0)
+            ahead = Subscriber(broker.address, BUSINESS, f"{BUSINESS}/eu", credit_bytes=1 << 20)
+            with closing(ahead), pytest.raises(OffsetDiverged):
+                ahead.open(1000, 0)
+    finally:
+        broker.stop()
