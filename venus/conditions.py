@@ -130,3 +130,21 @@ def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: floa
         yield f"{where}: it does not pull; the queue is kept for it: is its broker running, and the line up?"
     if backlog_rows and late_s > late_max_s:
         yield f"{where}: {counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
+
+
+def clock_problem(ship_s: float, limit_s: float) -> str:
+    """Say that the source's clock and the broker's differ, by how long a change took on its way; empty = they do not.
+
+    A change that came before it was captured leaves no doubt. One that took long may have been part of a large cut.
+    """
+    if ship_s < -limit_s:
+        return (
+            f"source -> broker: the source's clock is {-ship_s:,.0f} s ahead of the broker's, and all ages of changes "
+            "are wrong by that; set both clocks"
+        )
+    if ship_s > limit_s:
+        return (
+            f"source -> broker: the newest change came {ship_s:,.0f} s after it was captured, by the source's clock: "
+            "a large transaction was read for so long, or that clock is behind the broker's"
+        )
+    return ""

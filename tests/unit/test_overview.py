@@ -134,6 +134,19 @@ def test_an_idle_source_is_healthy_within_a_few_heartbeats() -> None:
     assert not replace(HEALTHY, broker=replace(BROKER, captured_age_s=26.0)).healthy
 
 
+def test_capture_is_judged_by_the_clock_of_the_broker() -> None:
+    """The source's may be hours ahead, or behind."""
+    works = replace(BROKER, captured_age_s=7200.0, committed_age_s=1.0, ship_s=7199.0)
+    (problem,) = replace(HEALTHY, broker=works).problems
+    assert "or that clock is behind the broker's" in problem
+    dead = replace(BROKER, captured_age_s=0.0, committed_age_s=90.0, ship_s=-7200.0)
+    (problem,) = replace(HEALTHY, broker=dead).problems
+    assert problem.endswith("nothing has been captured for 90 s")
+    (problem,) = replace(HEALTHY, broker=replace(dead, committed_age_s=1.0)).problems
+    assert "the source's clock is 7,200 s ahead" in problem
+    assert replace(HEALTHY, broker=replace(works, captured_age_s=20.0, ship_s=19.0)).healthy
+
+
 def test_a_table_that_catches_up_is_healthy() -> None:
     assert replace(HEALTHY, targets=(with_table("CATCHUP"),)).healthy
 

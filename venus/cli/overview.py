@@ -15,6 +15,7 @@ from venus.conditions import (
     HEARTBEATS_LATE,
     AdapterCondition,
     TableCondition,
+    clock_problem,
     problems,
     set_problems,
     unaccounted_problem,
@@ -117,8 +118,9 @@ class BrokerView:
     log_bytes: int = 0
     free_bytes: int = 0
     scrub_age_s: float | None = None  # since everything that is stored was last read and found sound
-    captured_age_s: float | None = None  # since the newest committed cut was captured
-    ship_s: float | None = None  # from its capture to its commit
+    captured_age_s: float | None = None  # since the newest committed cut was captured, by the source's clock
+    committed_age_s: float | None = None  # since it was committed, by the broker's
+    ship_s: float | None = None  # from its capture to its commit, by both; below 0 = the source's clock is ahead
     halves: tuple[HalfView, ...] = ()
     consumers: tuple[ConsumerView, ...] = ()
     leases: tuple[LeaseView, ...] = ()
@@ -231,14 +233,18 @@ def below_problems(below: ConsumerView) -> list[str]:
 
 def capture_problems(overview: Overview) -> list[str]:
     """Say what is wrong between source and broker."""
-    age, limit = overview.broker.captured_age_s, HEARTBEATS_LATE * overview.heartbeat_s + GRACE_S
+    broker, limit = overview.broker, HEARTBEATS_LATE * overview.heartbeat_s + GRACE_S
+    age = broker.captured_age_s
+    silent = age if broker.committed_age_s is None else broker.committed_age_s
     blockers = [t for t in overview.source.tables if t.blocked_s > limit]
     found = [f"source -> broker: {t.name} waits for a transaction open for {t.blocked_s:.0f} s" for t in blockers]
     if not overview.broker.producer:
         since = "" if age is None else f"; the newest change at the broker is {age:.0f} s old"
         found.append(f"source -> broker: no upper adapter is connected{since}; is `venus sync` running?")
-    elif age is not None and age > limit:
-        found.append(f"source -> broker: nothing has been captured for {age:.0f} s")
+    elif silent is not None and silent > limit:
+        found.append(f"source -> broker: nothing has been captured for {silent:.0f} s")
+    elif said_so := clock_problem(broker.ship_s or 0.0, APPLY_LAG_MAX_S):
+        found.append(said_so)
     return found
 
 

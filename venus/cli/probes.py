@@ -132,7 +132,8 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         log_bytes=own.log_bytes,
         scrub_age_s=age_s(own.last_scrub_at_us, now_us),
         captured_age_s=age_s(own.last_captured_at_us, now_us),
-        ship_s=max(0.0, (own.last_committed_at_us - own.last_captured_at_us) / 1e6) if shipped else None,
+        committed_age_s=age_s(own.last_committed_at_us or own.last_captured_at_us, now_us),
+        ship_s=(own.last_committed_at_us - own.last_captured_at_us) / 1e6 if shipped else None,
         halves=half_views(own, now_us),
         consumers=tuple(
             ConsumerView(

@@ -97,7 +97,7 @@ def lags(found: Overview) -> dict[str, Any]:
     """Return the lag of each hop in seconds, None where it is not known."""
     return {
         "source_to_broker_s": found.broker.captured_age_s,
-        "ship_s": found.broker.ship_s,
+        "ship_s": None if found.broker.ship_s is None else max(0.0, found.broker.ship_s),
         "broker_to_target_s": {t.name: c.oldest_s for t in found.targets if (c := found.consumer(t)) is not None},
         "end_to_end_s": {t.name: t.heartbeat_age_s for t in found.targets},
     }

@@ -71,3 +71,21 @@ def test_another_broker_leads_and_speaks() -> None:
     assert rules(status) == []
     entry.replication.mode = "sync"
     assert rules(status) == ["capture_away"]
+
+
+def test_silence_is_judged_by_the_clock_of_the_broker_alone() -> None:
+    """The source's may be hours ahead or behind: capture that has died was called alive, and what works was late."""
+    status, entry = business()
+    for wrong_us in (7_200_000_000, -7_200_000_000):
+        entry.last_committed_at_us = NOW_US - 61_000_000
+        entry.last_captured_at_us = entry.last_committed_at_us + wrong_us
+        assert rules(status) == ["capture_late"]
+        ((_, text),) = judged(status, NOW_US, LATE)
+        assert text.endswith("for 61 s")
+        entry.last_committed_at_us = NOW_US - 1_000_000
+        entry.last_captured_at_us = entry.last_committed_at_us + wrong_us
+        assert rules(status) == ["clocks_differ"]
+    entry.last_captured_at_us = NOW_US + 7_200_000_000
+    entry.producer = ""
+    ((_, text),) = judged(status, NOW_US, LATE)
+    assert "is 0 s old" in text

@@ -144,6 +144,15 @@ def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> 
     assert recognised(record)[0].name == "coordinator_record"
 
 
+@pytest.mark.parametrize("ship_s", [-7200.0, 7200.0])
+def test_clocks_that_differ_have_a_rule(ship_s: float) -> None:
+    sentence = conditions.clock_problem(ship_s, 60.0)
+    found, about = recognised(sentence)
+
+    assert (found.name, about, hop_of(found, sentence)) == ("clocks_differ", "", "source")
+    assert conditions.clock_problem(ship_s / 200, 60.0) == ""
+
+
 def test_a_degraded_lane_has_a_rule_and_is_one_alarm_for_each_lane() -> None:
     said = "lane {} (details) is degraded since 2026-11-22 12:00:00 UTC: CPU is at 95 %, the limit is 90 %"
     assert [(rule.name, lane) for rule, lane in (recognised(said.format(n)) for n in (4, 3))] == [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from venus.conditions import set_problems
+from venus.conditions import clock_problem, set_problems
 from venus.model import counted
 from venus.network.topology import PULLS_AS
 from venus.wire import broker_pb2
@@ -40,14 +40,19 @@ def led_elsewhere(entry: broker_pb2.BusinessStatus) -> bool:
 def _capture(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> Iterator[str]:
     if not entry.last_captured_at_us or entry.HasField("mirror"):
         return  # nothing was ever captured, or elsewhere: nobody can be late
-    age_s = (now_us - entry.last_captured_at_us) / 1e6
+    captured_us, committed_us = entry.last_captured_at_us, entry.last_committed_at_us or entry.last_captured_at_us
     if not entry.producer:
+        age_s = max(0.0, (now_us - captured_us) / 1e6)
         yield (
             "source -> broker: no upper adapter is connected; "
             f"the newest change at the broker is {age_s:,.0f} s old; is `venus sync` running?"
         )
-    elif age_s > late_s and not (entry.HasField("source") and entry.source.report.paused):
-        yield f"source -> broker: nothing has been captured for {age_s:,.0f} s"
+        return
+    silent_s = (now_us - committed_us) / 1e6  # by this broker's clock alone: the source's may be another one
+    if silent_s > late_s and not (entry.HasField("source") and entry.source.report.paused):
+        yield f"source -> broker: nothing has been captured for {silent_s:,.0f} s"
+    elif said := clock_problem((committed_us - captured_us) / 1e6, late_s):
+        yield said
 
 
 def _targets(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> Iterator[str]:
