@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ from tests.unit.test_overview import BROKER, CONSUMER, SOURCE, TARGET
 from venus.cli import probes
 from venus.cli.overview import BrokerView
 from venus.config import Settings
+from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
 
 SETTINGS = Settings.model_validate({"targets": {"a": {"url": "postgresql://h/d"}}})
 
@@ -38,6 +41,26 @@ def test_a_broker_that_has_lost_its_data_still_is_behind_when_it_is_asked_once_m
 ) -> None:
     (problem,) = looked(monkeypatch, broker(81), broker(81))
     assert "the broker has lost its data, or another one answers" in problem
+
+
+@pytest.mark.parametrize("ahead_us", [-7_200_000_000, 7_200_000_000])
+def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the machine where somebody looks may be hours off."""
+    now_us = time.time_ns() // 1000 + ahead_us
+    status = broker_pb2.BrokerStatus(now_us=now_us)
+    status.businesses.add(
+        business="main", last_captured_at_us=now_us - 4_000_000, last_committed_at_us=now_us - 3_000_000,
+        last_scrub_at_us=now_us - 5_000_000,
+    ).halves.add(batch_no=1, received_at_us=now_us - 6_000_000)  # fmt: skip
+    monkeypatch.setattr(Admin, "status", lambda self, business: status)
+    monkeypatch.setattr(Admin, "__init__", lambda self, *_, **__: None)
+    monkeypatch.setattr(Admin, "__exit__", lambda self, *_: None)
+    monkeypatch.setattr(Admin, "address", "b:7400")
+
+    found = probes.look_at_broker(SETTINGS)
+
+    assert (found.captured_age_s, found.committed_age_s, found.ship_s, found.scrub_age_s) == (4.0, 3.0, 1.0, 5.0)
+    assert found.halves[0].age_s == 6.0
 
 
 def test_a_broker_that_is_away_is_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ come back leaves the decision to a person, who looks into the source's batch tab
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ import typer
 from venus.cli.commands import Commands
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.moments import moment_of
 from venus.errors import ConfigError
 from venus.figures import bytes_shown, seconds_shown
 from venus.model import Verdict
@@ -33,22 +33,27 @@ YesOption = Annotated[
 
 def business_status(run: Invocation) -> BusinessStatus:
     """Ask the broker for the configured business; one that it does not know yet has no half message."""
+    return looked_at(run)[0]
+
+
+def looked_at(run: Invocation) -> tuple[BusinessStatus, int]:
+    """Return the configured business and when the broker said this, by its own clock."""
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
     from venus.wire.broker_pb2 import BusinessStatus
 
     name = run.settings.business.name
     with Admin(broker_of(run.settings)) as admin:
-        found = [b for b in admin.status(name).businesses if b.business == name]
-    return found[0] if found else BusinessStatus(business=name)
+        status = admin.status(name)
+    found = [b for b in status.businesses if b.business == name]
+    return found[0] if found else BusinessStatus(business=name), moment_of(status)
 
 
 @app.command("list")
 def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
     """List the half messages without a decision, oldest first. Exit code 1 if an alarm is raised."""
     run = Invocation.of(ctx, config, as_json)
-    found = business_status(run)
-    now_us = time.time_ns() // 1000
+    found, now_us = looked_at(run)
     halves = [
         {
             "batch_no": half.batch_no,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from venus.adapters.targets.views import TargetView, age_s
 from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
+from venus.cli.moments import moment_of
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
@@ -102,7 +102,7 @@ def look_at_broker(settings: Settings) -> BrokerView:
             address = admin.address
     except VenusError as error:
         return BrokerView(error=str(error), address=address)
-    return broker_view(status, settings.business.name, address, time.time_ns() // 1000)
+    return broker_view(status, settings.business.name, address, moment_of(status))
 
 
 def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) -> BrokerView:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from venus.cli.moments import moment_of
 from venus.errors import VenusError
 from venus.network.drawing import Hop, SetView, View
 from venus.network.topology import PULLS_AS, BrokerSet, Tier, merged, problems_of
@@ -78,7 +78,8 @@ def view_of(answers: Iterable[Answer]) -> View:
         whole = topology.named(found.name) or found
         if found.name not in views:
             views[found.name] = SetView(
-                set=whole, pulls_from=_pulls_from(status), businesses=tuple(map(_hop, status.businesses)),
+                set=whole, pulls_from=_pulls_from(status),
+                businesses=tuple(_hop(entry, moment_of(status)) for entry in status.businesses),
                 trouble=status.network.refused,
             )  # fmt: skip
     for found, status in told:
@@ -144,7 +145,7 @@ def _pulls_from(status: broker_pb2.BrokerStatus) -> str:
     return next(iter(connected), status.network.path[-2] if len(status.network.path) > 1 else "")
 
 
-def _hop(entry: broker_pb2.BusinessStatus) -> Hop:
+def _hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
     if not entry.HasField("mirror"):
         reason = f"set {entry.home.set} has become the home; name its brokers in [cluster] upstream"
         state, why = ("replaced", reason) if entry.replaced else ("", "")
@@ -155,7 +156,7 @@ def _hop(entry: broker_pb2.BusinessStatus) -> Hop:
         business=entry.business, offset=entry.next_offset, behind=mirror.lag if known else None,
         behind_s=mirror.lag_ms / 1000, hop_s=mirror.hop_ms / 1000, state=mirror.state, reason=mirror.reason,
         nearest=mirror.nearest, not_back=mirror.not_back,
-        away_s=max(0.0, time.time() - mirror.away_since_us / 1e6) if mirror.nearest else 0.0,
+        away_s=max(0.0, (now_us - mirror.away_since_us) / 1e6) if mirror.nearest else 0.0,
     )  # fmt: skip
 
 

@@ -2382,6 +2382,7 @@ class BrokerStatus(_message.Message):
     INSTALLATIONS_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
+    NOW_US_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
     free_bytes: _builtins.int
@@ -2392,6 +2393,8 @@ class BrokerStatus(_message.Message):
     broker_id: _builtins.str
     """in the cluster"""
     seal: _builtins.int
+    now_us: _builtins.int
+    """by this broker's clock, which its other moments are of; 0 = an older broker"""
     @_builtins.property
     def businesses(self) -> _containers.RepeatedCompositeFieldContainer[Global___BusinessStatus]: ...
     @_builtins.property
@@ -2420,10 +2423,11 @@ class BrokerStatus(_message.Message):
         installations: _abc.Iterable[Global___InstallationStatus] | None = ...,
         network: Global___NetworkStatus | None = ...,
         seal: _builtins.int = ...,
+        now_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "network", b"network", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "network", b"network", "now_us", b"now_us", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import engines
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, settings, wait_for
 from tests.support.etcd import EtcdCluster
@@ -19,6 +20,16 @@ from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 
 BEHIND_S = 1_000_000.0
+
+
+def test_a_status_says_when_it_was_made_by_the_clock_of_its_moments(tmp_path: Path) -> None:
+    clock = engines.Clock()
+    engine = engines.make(tmp_path, clock)
+    try:
+        clock.wall_ahead_s = -7200.0
+        assert engine.status().now_us == clock.clock_us()
+    finally:
+        engine.stop()
 
 
 def test_leases_have_one_clock_that_goes_on_in_sleep(

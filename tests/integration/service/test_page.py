@@ -206,6 +206,18 @@ def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_ye
         assert seen.page.get_by_text("No business yet").count() == 0
 
 
+def test_ages_are_those_of_the_broker_s_clock(place: Place, browser: Browser) -> None:
+    """The clock of who looks may be hours off."""
+
+    def answer(route: Route) -> None:
+        status = route.fetch().json()
+        route.fulfill(json={**status, "now_us": str(int(status["started_at_us"]) + 3 * 3_600_000_000)})
+
+    with opened(browser, place.url) as seen:
+        seen.page.route("**/status.json", answer)
+        seen.page.get_by_text("3 h", exact=True).wait_for()
+
+
 def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None:
     quiet = Health(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=0, latency_s=0, silent_s=0)
     place = Place(tmp_path, health=quiet, degrade=Degrade(cpu_percent=0, memory_percent=0, lag_ms=0))

@@ -37,7 +37,7 @@ class StatusReport:
 
     def __call__(self, business: str = "") -> broker_pb2.BrokerStatus:
         """Describe the broker, and one business or all of them."""
-        free = self.space.free()
+        free, now_us = self.space.free(), self.clock_us()
         alarms = []
         if self.space.refusing or free < self.settings.free_bytes_min:
             alarms.append(f"{self.space.path} has only {free >> 20} MiB free: half messages are refused")
@@ -46,6 +46,7 @@ class StatusReport:
         return broker_pb2.BrokerStatus(
             version=venus.__version__,
             started_at_us=self.started_at_us,
+            now_us=now_us,
             free_bytes=free,
             buffer_bytes=self.buffer.status().nbytes,
             buffer_limit_bytes=self.buffer.bytes_max,
@@ -54,7 +55,7 @@ class StatusReport:
                 figures.business_status(
                     self.store,
                     found,
-                    now_us=self.clock_us(),
+                    now_us=now_us,
                     half_alarm_s=max(HALF_ALARM_MIN_S, HALF_ALARM_REVIEWS * self.settings.review_after_s),
                     behind_bytes_max=self.settings.buffer_bytes_max,
                     held_bytes_max=self.settings.retain_bytes,

@@ -8,6 +8,7 @@ import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members.commands import BusinessesOption
+from venus.cli.moments import moment_of
 from venus.errors import ConfigError, Refused
 from venus.figures import seconds_shown
 from venus.suggest import nearest
@@ -39,18 +40,16 @@ def promote(
     and `venus verify --repair` brings it back from the source. If the old home comes back, it is told to step down.
     Use a configuration whose [broker] addresses are those of this set.
     """
-    import time
-
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
     run = Invocation.of(ctx, config, as_json)
     with Admin(broker_of(run.settings)) as admin:
-        names = _named(admin.status(), business)
+        status = admin.status()
+        names = _named(status, business)
         looked = [admin.promote(name, only_look=True, force=force) for name in names]
         if not yes:
-            now_us = time.time_ns() // 1000
-            would = "; ".join(_would(found, now_us) for found in looked)
+            would = "; ".join(_would(found, moment_of(status)) for found in looked)
             raise Refused(f"nothing was done: {would}", hint="repeat with --yes to confirm")
         done = [_promoted(admin, name, force=force) for name in names]
     document = {"set": done[0].set, "businesses": [_document(found) for found in done], "next": NEXT}

@@ -2,7 +2,7 @@
 import { Business, ledElsewhere } from "./business.js";
 import { chart } from "./charts.js";
 import { isSet, network } from "./network.js";
-import { ago, bytes, clock, el, num, patchChildren, sheet, span } from "./show.js";
+import { ago, bytes, clock, el, num, patchChildren, setClock, sheet, span } from "./show.js";
 import { traffic } from "./traffic.js";
 
 const EVERY_MS = 2000, HISTORY_EVERY_MS = 10000, TIMEOUT_MS = 10000;
@@ -95,6 +95,7 @@ async function refresh() {
       history = await read("history.json");
       historyAt = Date.now();
     }
+    setClock(status.now_us);
     show(status);
     answeredAt = Date.now();
     document.body.classList.remove("is-old");

@@ -10,7 +10,10 @@ export const bytes = v => {
 };
 export const span = s => s < 0.0005 ? "0 s" : s < 1 ? Math.round(s * 1000) + " ms" : s < 120 ? s.toFixed(s < 10 ? 1 : 0) + " s"
   : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " d";
-export const age = us => Math.max(0, Date.now() / 1000 - Number(us) / 1e6);
+// Ages are reckoned by the broker's clock: that of who looks may be another.
+let aheadMs = 0;
+export const setClock = us => { aheadMs = Number(us) ? Date.now() - Number(us) / 1000 : 0; };
+export const age = us => Math.max(0, (Date.now() - aheadMs) / 1000 - Number(us) / 1e6);
 export const ago = us => Number(us) ? span(age(us)) : "–";
 export const clock = us => new Date(Number(us) / 1000).toLocaleString([], {dateStyle: "short", timeStyle: "medium"});
 
