@@ -9,7 +9,8 @@ exactly is never altered, it raises `DoesNotFit`. The rules where SQLite leaves 
   a zone is applied. Numbers are refused: seconds, milliseconds and Julian days look alike;
 - a UUID is text, with hyphens or without, or 16 bytes.
 
-In a key only one spelling of each value is taken, because two rows that SQLite tells apart must not become one.
+In a key only one spelling of each value is taken, because two rows that SQLite tells apart must not become one: of a
+moment it is the one without a zone.
 """
 
 from __future__ import annotations
@@ -267,11 +268,13 @@ def _moment(value: str) -> str | None:
 
 
 def _moment_rule(logical: LogicalType, in_key: bool, *, zone: str) -> Rule:
-    refuse = partial(_refuse, "date and time (YYYY-MM-DD HH:MM:SS)")
+    refuse = partial(
+        _refuse, f"date and time (YYYY-MM-DD HH:MM:SS{', in UTC without a zone' if in_key and zone else ''})"
+    )
 
     def text(value: str) -> Text:
         written = _moment(value)
-        if written is None or (in_key and written + zone != value):
+        if written is None or (in_key and written != value):
             return refuse(value)
         return written + zone
 

@@ -191,4 +191,6 @@ def _stored(kind: LogicalType, form: str) -> Any:
             return float(form)
         case Kind.DECIMAL:
             return float(form) if form.partition(".")[2].strip("0") else int(form.partition(".")[0])
+        case Kind.TIMESTAMPTZ:
+            return form.removesuffix("+00")
     return form

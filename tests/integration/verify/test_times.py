@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
@@ -143,3 +145,33 @@ def test_mariadb_keys(
         same(way)
         damaged_and_repaired(way, f"{name}.moment", len(values))
     app.close()
+
+
+SQLITE = {
+    "date": ("0001-01-01", "9999-12-31", "2024-02-29"),
+    "time": ("00:00:00", "23:59:59.999999", "12:00:00.1"),
+    "datetime": ("0001-01-01 00:00:00", "2024-10-27 02:30:00", "9999-12-31 23:59:59.999999"),
+    "timestamptz": ("0001-01-01 00:00:00", "2024-10-27 02:30:00", "9999-12-31 23:59:59.999999"),
+}
+
+
+@pytest.mark.parametrize("kind", SQLITE)
+def test_sqlite_keys(kind: str, second_database: str, tmp_path: Path) -> None:
+    values, file = SQLITE[kind], tmp_path / "app.db"
+
+    def run(*statements: str) -> None:
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=30)) as app:
+            for statement in statements:
+                app.execute(statement)
+
+    run(f"CREATE TABLE moment (k {kind} NOT NULL PRIMARY KEY, v int, c {kind})")
+    run(*(f"INSERT INTO moment VALUES ('{value}', {n}, '{value}')" for n, value in enumerate(values)))
+    with whole_way(tmp_path, f"sqlite:///{file}", second_database) as way:
+        way.install()
+        way.load()
+        way.start()
+        same(way)
+        run("UPDATE moment SET v = v + 100", "DELETE FROM moment WHERE v = 101")
+        run(f"INSERT INTO moment VALUES ('{values[1]}', 5, NULL)")
+        same(way)
+        damaged_and_repaired(way, "moment", len(values))
