@@ -229,7 +229,10 @@ class MemoryStore(Store):
 
     def count(self, family: str, start: bytes, stop: bytes, *, entries_max: int, marks_max: int) -> Counted:
         found = self._now[family].between(start, stop)
-        return Counted(len(found), found[:: 1 + len(found) // marks_max], ended=True)
+        counted, every = found[:entries_max], 1
+        while len(counted[::every]) > marks_max:
+            every *= 2
+        return Counted(len(counted), list(counted[::every]), ended=len(counted) == len(found))
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         held = self._now[family].values
