@@ -12,6 +12,7 @@ from venus.alarms.book import SETTLING_S, Alarm, Book
 from venus.alarms.notifier import Notifier
 from venus.alarms.remembered import NAME, save
 from venus.broker.service.watching import Watch
+from venus.broker.status.judging import judged
 from venus.config import Alarms
 from venus.wire import broker_pb2
 
@@ -27,6 +28,7 @@ class Machine:
         self.clock_s, self.steady_s = clock_s, 0.0
         self.said: list[str] = []
         self.told: list[tuple[str, str]] = []
+        self.unapplied_us = 0
         self.watch = Watch(
             Alarms(repeat_s=4 * HOUR_S, clear_s=10), cast("Notifier", self), path / NAME, heartbeat_s=5.0,
             clock=lambda: self.clock_s, steady=lambda: self.steady_s,
@@ -42,7 +44,11 @@ class Machine:
         self.said = self.said if said is None else said
         before = len(self.told)
         status = broker_pb2.BrokerStatus(alarms=[])
-        status.businesses.add(business="main", producer="host", alarms=self.said)
+        entry = status.businesses.add(business="main", producer="host", alarms=self.said)
+        if self.unapplied_us:
+            entry.consumers.add(
+                group="main/eu", connected=True, backlog_rows=5, oldest_unacknowledged_us=self.unapplied_us
+            )
         self.watch.look(lambda: status)
         return self.told[before:]
 
@@ -67,6 +73,29 @@ def test_what_was_seen_before_is_told_repeated_and_over_in_time(machine: Machine
     machine.clock_s -= by_s
     assert machine.look(5) == []
     assert sorted(machine.look(6)) == [("recovered", "table_halted"), ("recovered", "target_away")]
+
+
+def test_a_target_that_is_late_is_not_called_level_when_the_clock_is_set_back(machine: Machine) -> None:
+    machine.unapplied_us = int(machine.clock_s * 1e6)
+    machine.look(61)
+    assert machine.look(31) == [("raised", "target_late")]
+    machine.clock_s -= 2 * HOUR_S
+    assert machine.look(31) == []
+    machine.clock_s -= 3 * HOUR_S
+    assert machine.look(31) == []
+    ((_, text),) = judged(late_by(machine), machine.watch._now(machine.clock_s), machine.watch._late)
+    assert text.endswith("5 changes behind, the oldest 154 s")
+    machine.unapplied_us = 0
+    machine.look()
+    assert machine.look(11) == [("recovered", "target_late")]
+
+
+def late_by(machine: Machine) -> broker_pb2.BrokerStatus:
+    status = broker_pb2.BrokerStatus()
+    status.businesses.add(business="main", producer="host").consumers.add(
+        group="main/eu", connected=True, backlog_rows=5, oldest_unacknowledged_us=machine.unapplied_us
+    )
+    return status
 
 
 def test_points_of_the_history_stay_in_order(machine: Machine) -> None:

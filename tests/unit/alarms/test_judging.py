@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from venus.alarm_rules import recognised
-from venus.broker.status.judging import Late, judged, led_elsewhere
+from venus.broker.status.judging import Late, Now, judged, led_elsewhere
 from venus.wire import broker_pb2
 
 NOW_US = 1_000_000_000_000
+NOW = Now(us=NOW_US)
 LATE = Late(capture_s=60, target_s=60)
 
 
@@ -18,7 +19,7 @@ def business() -> tuple[broker_pb2.BrokerStatus, broker_pb2.BusinessStatus]:
 
 
 def rules(status: broker_pb2.BrokerStatus) -> list[str]:
-    return [recognised(text)[0].name for _, text in judged(status, NOW_US, LATE)]
+    return [recognised(text)[0].name for _, text in judged(status, NOW, LATE)]
 
 
 def test_whoever_follows_is_not_mentioned() -> None:
@@ -48,7 +49,7 @@ def test_a_set_below_is_no_target() -> None:
     below = entry.consumers.add(group="mirror/lyon", connected=True)
     assert rules(status) == []
     below.connected, below.backlog_rows, below.oldest_unacknowledged_us = False, 1200, NOW_US - 61_000_000
-    assert [text for _, text in judged(status, NOW_US, LATE)] == [
+    assert [text for _, text in judged(status, NOW, LATE)] == [
         "broker -> set lyon: it does not pull; the queue is kept for it: is its broker running, and the line up?",
         "broker -> set lyon: 1,200 changes behind, the oldest 61 s",
     ]
@@ -80,12 +81,12 @@ def test_silence_is_judged_by_the_clock_of_the_broker_alone() -> None:
         entry.last_committed_at_us = NOW_US - 61_000_000
         entry.last_captured_at_us = entry.last_committed_at_us + wrong_us
         assert rules(status) == ["capture_late"]
-        ((_, text),) = judged(status, NOW_US, LATE)
+        ((_, text),) = judged(status, NOW, LATE)
         assert text.endswith("for 61 s")
         entry.last_committed_at_us = NOW_US - 1_000_000
         entry.last_captured_at_us = entry.last_committed_at_us + wrong_us
         assert rules(status) == ["clocks_differ"]
     entry.last_captured_at_us = NOW_US + 7_200_000_000
     entry.producer = ""
-    ((_, text),) = judged(status, NOW_US, LATE)
+    ((_, text),) = judged(status, NOW, LATE)
     assert "is 0 s old" in text

@@ -21,7 +21,7 @@ from venus.alarms.book import Book, Key
 from venus.alarms.notifier import Notifier, Sent
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.status.history import History, Shown
-from venus.broker.status.judging import Late, judged, led_elsewhere
+from venus.broker.status.judging import Late, Now, judged, led_elsewhere
 from venus.clocks import steady
 from venus.conditions import HEARTBEATS_LATE
 from venus.config import Alarms
@@ -50,6 +50,7 @@ class Watch:
         self._notifier, self._path, self._clock = notifier, path, clock
         self._steady = steady
         self._ahead_s = clock() - steady()
+        self._set_back_s = 0.0
         self._late = Late(capture_s=max(settings.late_s, HEARTBEATS_LATE * heartbeat_s), target_s=settings.late_s)
         self._book = Book(settings, clock(), remembered.load(path))
         self._history = History()
@@ -62,7 +63,7 @@ class Watch:
             since = self._since()
             now_s = self._clock()
             by_name = {entry.business: entry for entry in status.businesses}
-            for business, text in judged(status, int(now_s * 1e6), self._late):
+            for business, text in judged(status, self._now(now_s), self._late):
                 rule, subject = recognised(text)
                 first_s = since.get((business, rule.name, subject), now_s)
                 if now_s - first_s >= lasts_s(rule.name):
@@ -82,7 +83,7 @@ class Watch:
             found = [*self._last, ("", f"the broker cannot say how it stands: {error}")]
             elsewhere: set[str] = set()
         else:
-            found = [*sentences(status), *judged(status, int(now_s * 1e6), self._late)]
+            found = [*sentences(status), *judged(status, self._now(now_s), self._late)]
             elsewhere = {entry.business for entry in status.businesses if led_elsewhere(entry)}
             self._last = found
             with self._lock:
@@ -104,8 +105,12 @@ class Watch:
             return
         logger.warning("the clock of this machine was set %s by %.0f s", "forward" if by_s > 0 else "back", abs(by_s))
         with self._lock:
+            self._set_back_s = max(0.0, self._set_back_s - by_s)
             self._book.moved(by_s)
             self._history.moved(by_s)
+
+    def _now(self, now_s: float) -> Now:
+        return Now(us=int(now_s * 1e6), set_back_us=int(self._set_back_s * 1e6))
 
     def described(self, status: broker_pb2.BrokerStatus) -> list[dict[str, Any]]:
         """Return the alarms of a status as JSON: the rule, since when, on which hop, and what can be typed."""

@@ -15,6 +15,18 @@ from venus.wire import broker_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """The time by this broker's clock, and how far that was set back since it started."""
+
+    us: int
+    set_back_us: int = 0
+
+    def age_s(self, moment_us: int) -> float:
+        """Return how old a moment of this broker's is; one that is still to come was before the clock was set back."""
+        return (self.us - moment_us + (self.set_back_us if moment_us > self.us else 0)) / 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
     """From when on something is late."""
 
@@ -22,13 +34,13 @@ class Late:
     target_s: float
 
 
-def judged(status: broker_pb2.BrokerStatus, now_us: int, late: Late) -> Iterator[tuple[str, str]]:
+def judged(status: broker_pb2.BrokerStatus, now: Now, late: Late) -> Iterator[tuple[str, str]]:
     """Yield business and sentence for whatever is away or late, of the businesses that are led here."""
     for entry in status.businesses:
         if not led_elsewhere(entry):
             yield from (
                 (entry.business, text)
-                for text in [*_capture(entry, now_us, late.capture_s), *_targets(entry, now_us, late.target_s)]
+                for text in [*_capture(entry, now, late.capture_s), *_targets(entry, now, late.target_s)]
             )
 
 
@@ -37,30 +49,30 @@ def led_elsewhere(entry: broker_pb2.BusinessStatus) -> bool:
     return entry.HasField("replication") and not entry.replication.mode
 
 
-def _capture(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> Iterator[str]:
+def _capture(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Iterator[str]:
     if not entry.last_captured_at_us or entry.HasField("mirror"):
         return  # nothing was ever captured, or elsewhere: nobody can be late
     captured_us, committed_us = entry.last_captured_at_us, entry.last_committed_at_us or entry.last_captured_at_us
     if not entry.producer:
-        age_s = max(0.0, (now_us - captured_us) / 1e6)
+        age_s = max(0.0, (now.us - captured_us) / 1e6)
         yield (
             "source -> broker: no upper adapter is connected; "
             f"the newest change at the broker is {age_s:,.0f} s old; is `venus sync` running?"
         )
         return
-    silent_s = (now_us - committed_us) / 1e6  # by this broker's clock alone: the source's may be another one
+    silent_s = now.age_s(committed_us)  # by this broker's clock alone: the source's may be another one
     if silent_s > late_s and not (entry.HasField("source") and entry.source.report.paused):
         yield f"source -> broker: nothing has been captured for {silent_s:,.0f} s"
     elif said := clock_problem((committed_us - captured_us) / 1e6, late_s):
         yield said
 
 
-def _targets(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> Iterator[str]:
+def _targets(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Iterator[str]:
     for consumer in entry.consumers:
         if consumer.group.startswith(PULLS_AS):
             yield from set_problems(
                 consumer.group, connected=consumer.connected, backlog_rows=consumer.backlog_rows,
-                late_s=(now_us - consumer.oldest_unacknowledged_us) / 1e6 if consumer.oldest_unacknowledged_us else 0.0,
+                late_s=now.age_s(consumer.oldest_unacknowledged_us) if consumer.oldest_unacknowledged_us else 0.0,
                 late_max_s=late_s,
             )  # fmt: skip
             continue
@@ -69,6 +81,6 @@ def _targets(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> It
             continue  # that is an alarm of its own, and says why the rest is so
         if not consumer.connected:
             yield f"{where}: no under adapter is connected; is `venus sync` running?"
-        late = (now_us - consumer.oldest_unacknowledged_us) / 1e6 if consumer.oldest_unacknowledged_us else 0.0
+        late = now.age_s(consumer.oldest_unacknowledged_us) if consumer.oldest_unacknowledged_us else 0.0
         if consumer.backlog_rows and late > late_s:
             yield f"{where}: {counted(consumer.backlog_rows, 'change')} behind, the oldest {late:,.0f} s"
