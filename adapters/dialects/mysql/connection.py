@@ -29,8 +29,26 @@ Row = tuple[Any, ...]
 SQL_MODE = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
 
 _DICTIONARY = {ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.TABLE_DEF_CHANGED, ER.BAD_TABLE_ERROR}
+#: The user may not do this, until somebody grants it.
+_DENIED = {ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR}
+#: What a server that is another one's replica, or about to become one, says to whoever writes.
+_READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
+#: What passes by itself: a limit of time for statements, locks, memory or disk space that are used up, a node of a
+#: Galera cluster (1047) or of a replication group (3100) that cannot serve now.
+_SCARCE = {
+    1047,
+    1969,
+    3024,
+    3100,
+    ER.LOCK_TABLE_FULL,
+    ER.DISK_FULL,
+    ER.RECORD_FILE_FULL,
+    ER.OUT_OF_RESOURCES,
+    ER.OUTOFMEMORY,
+}
 _LOST = {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_SERVER_LOST_EXTENDED, CR.CR_CONN_HOST_ERROR,
-         CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.QUERY_INTERRUPTED, 1927, 0}  # fmt: skip
+         CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.QUERY_INTERRUPTED, 1927, 4031,
+         0}  # fmt: skip
 #: How arguments are written; there are no decoders, see above.
 _CONVERSIONS: dict[Any, Any] = {**encoders}
 #: MySQL's word for no limit.
@@ -40,11 +58,19 @@ _SORT_BYTES = 8192
 _SORT_BUFFER_BYTES = 2 << 20
 #: How long the server waits for us to take the next rows of an answer.
 _SLOW_READER_S = 3600
+#: How long a session may be idle at least: the one that does not read a cut waits for the other.
+_IDLE_S = 3600
 _TLS = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_capath": "capath", "ssl_cipher": "cipher"}
 
 
 class LockTimeout(DatabaseUnavailable):
     """A lock was not to be had in time."""
+
+
+class NotPermitted(SourceError):
+    """The user may not do this, until somebody grants it."""
+
+    retryable = True
 
 
 class NotUnicode(SourceError):
@@ -126,6 +152,8 @@ class Connection:
         self._raw: pymysql.connections.Connection[Any] | None = None
         self._streaming: SSCursor | None = None
         self.in_transaction = False
+        #: Whether the server has said since that the user may not do something.
+        self.denied = False
 
     def open(self) -> pymysql.connections.Connection[Any]:
         """Return the driver's connection, connecting if there is none."""
@@ -146,7 +174,8 @@ class Connection:
                     hint=f"check {names} in [source] url",
                 ) from error
             self.run(self._settings())
-            self.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {self._isolation}")
+            # some servers have all transactions read-only unless they say otherwise
+            self.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {self._isolation}, READ WRITE")
         return self._raw
 
     def _settings(self) -> str:
@@ -159,7 +188,11 @@ class Connection:
             # what is said outside a transaction would wait in one for the next COMMIT
             " completion_type = 'NO_CHAIN', sql_quote_show_create = 1,"
             # a cut is read no faster than its halves are shipped
-            f" net_write_timeout = {_SLOW_READER_S},"
+            f" net_write_timeout = {_SLOW_READER_S}, wait_timeout = greatest(@@wait_timeout, {_IDLE_S}),"
+            # one that reads a cut waits for the broker
+            "/*M!100300 idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0,*/"
+            # a table is read for as long as it takes
+            "/*M!100100 max_statement_time = 0,*/ /*!50708 max_execution_time = 0,*/"
             f" lock_wait_timeout = {o.lock_timeout_s}, innodb_lock_wait_timeout = {o.lock_timeout_s}"
         )
 
@@ -272,6 +305,14 @@ class Connection:
         if isinstance(error, OSError) or code in _LOST:
             self.close()
             return DatabaseUnavailable(said)
+        if code in _READ_ONLY:
+            hint = "it is a replica, or made read-only: let [source] url name the server that takes writes"
+            return DatabaseUnavailable(f"{said}; {hint}")
+        if code in _SCARCE:
+            return DatabaseUnavailable(said)
+        if code in _DENIED:
+            self.denied = True
+            return NotPermitted(said)
         if code == ER.LOCK_DEADLOCK:
             return Deadlock(said)
         if code == ER.LOCK_WAIT_TIMEOUT:

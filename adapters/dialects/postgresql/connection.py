@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.postgresql.pooler import refuse_shared_sessions
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
@@ -27,16 +28,31 @@ Row = tuple[Any, ...]
 
 #: What the server says when the URL is wrong; a connection that was refused has no SQLSTATE.
 _REJECTED = re.compile(r"authentication failed|no password supplied|role .* does not exist|database .* does not exist")
-#: Class 08 connection, 53 resources, 57 operator intervention, 55P03 lock not available, 40P01 deadlock.
-_TRANSIENT = ("08", "53", "57", "55P03", "40P01")
+#: Class 08 connection, 53 resources, 57 operator intervention, 58 system, 55P03 lock not available, 40P01 deadlock.
+_TRANSIENT = ("08", "53", "57", "58", "55P03", "40P01")
+#: What cannot be written to: a standby, or what somebody has made read-only.
+READ_ONLY = "25006"
 #: Undefined column, table, object; another type than the function or statement was made for.
 _DICTIONARY = ("42703", "42P01", "42704", "42804", "42883", "0A000")
+#: What to do about that.
+WRITABLE = (
+    "it is a standby, or default_transaction_read_only is on for its database or role: "
+    "let {} name the server that takes writes, or RESET that"
+)
 LOCK_TIMEOUT = "55P03"
+#: insufficient_privilege; also what a policy hides from a role whose rows are not to be hidden.
+DENIED = "42501"
 SERIALIZATION = "40001"
 
 
 class Conflict(SourceError):
     """Another session changed the same rows meanwhile."""
+
+    retryable = True
+
+
+class NotPermitted(SourceError):
+    """The role may not do this, until somebody grants it."""
 
     retryable = True
 
@@ -128,13 +144,18 @@ class Connection:
         self._cursor = self._raw.cursor()
         self._texts = self._raw.cursor()
         self.run(self._settings())
+        refuse_shared_sessions(self._raw, f"source {self.place}", "[source] url")
+        with suppress(
+            NotPermitted
+        ):  # then VENUS's own heartbeat fires no trigger either; `check` says whose setting it is
+            self.run(statement("session", "own_triggers"))
 
     def _settings(self) -> str:
         """Text must mean the same whatever the database's defaults are, and nobody may wait for us for ever."""
         o = self.options
         return (
-            f"{statement('session', 'settings')}; SET synchronous_commit = on;"
-            "SET search_path = pg_catalog; SET jit = off; SET default_transaction_isolation = 'read committed';"
+            f"{statement('session', 'settings')}; {statement('session', 'transactions')}; SET synchronous_commit = on;"
+            "SET search_path = pg_catalog; SET jit = off;"
             "SET enable_nestloop = on; SET enable_seqscan = on; SET enable_sort = on;"
             f"SET lock_timeout = {int(o.lock_timeout_s * 1000)};"
             f"SET idle_in_transaction_session_timeout = {int(o.idle_timeout_s * 1000)};"
@@ -258,13 +279,23 @@ class Connection:
         said = f"source {self.place}: {_first_line(error)}" + (f" ({state})" if state else "")
         if state == LOCK_TIMEOUT:
             return LockTimeout(said)
+        if state == READ_ONLY:
+            return DatabaseUnavailable(f"{said}; {WRITABLE.format('[source] url')}")
         if self.closed or state.startswith(_TRANSIENT):
-            return DatabaseUnavailable(said)
+            return DatabaseUnavailable(said + server_hint(error))
         if state == SERIALIZATION:
             return Conflict(said)
+        if state == DENIED:
+            return NotPermitted(said)
         if state in _DICTIONARY:
             return SchemaChanged(said)
         return SourceError(said)
+
+
+def server_hint(error: psycopg2.Error) -> str:
+    """Return what the server advises where resources are used up (class 53): it names the setting."""
+    hint = error.diag.message_hint if (error.pgcode or "").startswith("53") else ""
+    return f"; {' '.join(hint.split())}" if hint else ""
 
 
 def _first_line(error: Exception) -> str:

@@ -11,6 +11,19 @@ SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET xmloption = content; SET ar
 SET standard_conforming_strings = on; SET quote_all_identifiers = off; SET client_min_messages = warning;
 SET row_security = off
 
+-- transactions --
+-- How transactions run that do not say it themselves. A rival of the same work waits and then sees what the other one has
+-- done: under another isolation that would be an error. DEFERRABLE ones could wait for everybody. Limits of time of the
+-- database or role are for others: a cut that took longer would be tried for ever, and a session waits for the broker.
+-- Read-only stays as it is: whoever has set that wants nothing to be written.
+SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('transaction_timeout', 'idle_session_timeout')
+
+-- own_triggers --
+-- Where database or role have session_replication_role = replica, what a session writes fires no trigger.
+SELECT set_config('session_replication_role', 'origin', false)
+ WHERE current_setting('session_replication_role') <> 'origin'
+
 -- durable --
 -- What a session acknowledges is on disk, whatever database and role have. Whoever has more than that keeps it: a server
 -- may wait for its standbys, or for some of them.

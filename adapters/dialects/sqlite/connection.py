@@ -27,7 +27,7 @@ LOCK_WAIT_S = 30.0
 LOCK_PAUSE_S = 0.003
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR}
+_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
 
 
 def file_of(url: str) -> Path:

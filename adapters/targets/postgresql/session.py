@@ -10,16 +10,21 @@ from __future__ import annotations
 import io
 import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg2
 import psycopg2.extensions
 import sqlalchemy as sa
 
-from venus.adapters.dialects.postgresql.connection import connected
+from venus.adapters.dialects.postgresql.connection import READ_ONLY, WRITABLE, connected, server_hint
+from venus.adapters.dialects.postgresql.pooler import refuse_shared_sessions
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import DatabaseUnavailable, LoginRefused, TargetError
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +33,7 @@ Params = Mapping[str, Any] | Sequence[Any] | None
 #: SQLSTATE classes that say something about the data: 22 values, 23 constraints, 44 views, P0 RAISE in a trigger.
 _DATA_CLASSES = ("22", "23", "44", "P0")
 #: Classes and codes that pass by themselves: connection, resources, operator intervention, serialisation, deadlock.
-_TRANSIENT = ("08", "53", "57", "58", "40", "55P03", "25006")
+_TRANSIENT = ("08", "53", "57", "58", "40", "55P03", READ_ONLY)
 
 SUPERSEDED = "VE001"
 #: What is said where the URL is wrong, or a password, a name or pg_hba.conf is for a while; libpq gives no SQLSTATE.
@@ -72,8 +77,9 @@ class Superseded(TargetError):
 class Session:
     """A connection in autocommit mode, used by one thread."""
 
-    def __init__(self, url: str, *, application: str) -> None:
-        parsed = sa.make_url(url).set(drivername="postgresql")
+    def __init__(self, url: str | SecretStr, *, application: str) -> None:
+        text = url if isinstance(url, str) else url.get_secret_value()
+        parsed = sa.make_url(text).set(drivername="postgresql")
         self.place = parsed.set(query={}).render_as_string(hide_password=True)
         dsn = parsed.render_as_string(hide_password=False)
         try:
@@ -83,9 +89,13 @@ class Session:
             kind = LoginRefused if _REJECTED.search(text) else DatabaseUnavailable
             raise kind(text, hint="check url in [targets.NAME]") from error
         self._cursor = self._connection.cursor()
+        #: Since when a statement runs, for whoever looks from another thread.
+        self.busy_since: float | None = None
         #: The names of what is prepared here.
         self.prepared: set[str] = set()
-        self.run(f"{statement('session', 'settings')}; {_NO_LIMITS}; {_GONE}; {statement('session', 'durable')}")
+        always = "; ".join(statement("session", block) for block in ("settings", "transactions", "durable"))
+        self.run(f"{always}; {_NO_LIMITS}; {_GONE}")
+        refuse_shared_sessions(self._connection, f"target {self.place}", "[targets.NAME] url")
 
     def be_durable(self) -> None:
         """Have COMMIT return when it is on disk, as at first: the broker may forget what is acknowledged behind it."""
@@ -102,10 +112,13 @@ class Session:
 
     def run(self, text: str, params: Params = None) -> int:
         """Execute one or more statements in one round trip; return the last one's row count."""
+        self.busy_since = time.monotonic()
         try:
             self._cursor.execute(text, params)
         except (psycopg2.Error, ValueError) as error:
             raise self._sorted(error) from error
+        finally:
+            self.busy_since = None
         return int(self._cursor.rowcount)
 
     def rows(self, text: str, params: Params = None) -> list[tuple[Any, ...]]:
@@ -124,10 +137,13 @@ class Session:
 
     def copy_from(self, text: str, lines: Readable) -> int:
         """COPY text lines in as they are made; what `lines` raises comes out as a DatabaseUnavailable."""
+        self.busy_since = time.monotonic()
         try:
             self._cursor.copy_expert(text, cast("Any", lines), size=1 << 18)
         except (psycopg2.Error, ValueError) as error:
             raise self._sorted(error) from error
+        finally:
+            self.busy_since = None
         return int(self._cursor.rowcount)
 
     def copy_out(self, text: str) -> bytes:
@@ -171,7 +187,8 @@ class Session:
         if state == SUPERSEDED:
             return Superseded(_first_line(error))
         if self.closed or not state or state.startswith(_TRANSIENT):
-            return DatabaseUnavailable(f"target {self.place}: {_first_line(error)} {state}".rstrip())
+            advice = f"; {WRITABLE.format('[targets.NAME] url')}" if state == READ_ONLY else server_hint(error)
+            return DatabaseUnavailable(f"target {self.place}: {_first_line(error)} {state}".rstrip() + advice)
         if state.startswith(_DATA_CLASSES):
             table = (error.diag.schema_name or "", error.diag.table_name or "")
             constraint, summary = error.diag.constraint_name or "", error.diag.message_primary or _first_line(error)
@@ -179,7 +196,7 @@ class Session:
         return TargetError(f"target {self.place}: {_message(error)} ({state})")
 
 
-_NO_LIMITS = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0"
+_NO_LIMITS = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = 0"
 #: A machine that is gone says no goodbye. The server shall end its sessions after a minute, not after the two hours of
 #: most systems: until then they hold the locks for which whoever repeats their work waits. No tcp_user_timeout: that
 #: would also end sessions that wait long for a lock or a disk.

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
+import pymysql
 import pytest
+import sqlalchemy
 
 from tests.integration.mysql.conftest import Shop
 from tests.support.follower import Follower
-from tests.support.mariadb import MariaServer
+from tests.support.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
+from venus.adapters.dialects.mysql.connection import Connection, address_of
+from venus.adapters.dialects.mysql.source import MysqlSource
+from venus.errors import DatabaseUnavailable
 
 Configure = Callable[[str, int], None]
 
@@ -83,3 +90,82 @@ def test_a_definition_is_read_in_one_spelling(shop: Shop, configure: Configure) 
     shop.source.refresh_schemas()
     follower.drain()
     shop.same(follower, "item")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_statement_time", 1),
+        ("idle_transaction_timeout", 1),
+        ("idle_readonly_transaction_timeout", 1),
+        ("wait_timeout", 1),
+        ("tx_read_only", 1),
+        ("tx_isolation", 3),
+        ("innodb_lock_wait_timeout", 1),
+        ("lock_wait_timeout", 1),
+        ("foreign_key_checks", 0),
+        ("autocommit", 0),
+    ],
+)
+def test_limits_of_time_and_other_modes_are_for_others(name: str, value: int, shop: Shop, configure: Configure) -> None:
+    """Cuts would be tried for ever, or capture would end, because somebody else's sessions are limited."""
+    shop.run("CREATE TABLE item (id int PRIMARY KEY, v int)", "INSERT INTO item VALUES (1, 1)")
+    before = shop.capture()
+    configure(name, value)
+    shop.restart()
+    follower = Follower(shop.source)
+    follower.tables = before.tables
+    shop.run("UPDATE item SET v = 2", "INSERT INTO item VALUES (3, 3)")
+    cut = follower.open([])
+    assert cut is not None
+    assert sum(section.count for section in cut.sections(rows_max=1, bytes_max=1)) == 2
+    time.sleep(1.5)  # the broker takes its time
+    cut.commit(follower.epoch, [], [], 0)
+    time.sleep(1.2)
+    (slept,) = shop.source._reader.row("SELECT sleep(1.2)")
+    assert slept == "0", "a statement that took long was not ended"
+    follower.drain()
+    assert not follower.due()
+
+
+def test_a_server_that_is_read_only_is_waited_for(shop: Shop, mariadb_server: MariaServer) -> None:
+    shop.run("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = shop.capture()
+    mariadb_server.execute("CREATE USER reader@'127.0.0.1'")
+    mariadb_server.execute(f"GRANT ALL ON {shop.database}.* TO reader@'127.0.0.1'")
+    mariadb_server.execute("SET GLOBAL read_only = 1")
+    try:
+        url = mariadb_server.url(shop.database, "reader")
+        with closing(MysqlSource(url)) as source, pytest.raises(DatabaseUnavailable, match="it is a replica, or made"):
+            source.raise_epoch(follower.epoch)
+    finally:
+        mariadb_server.execute("SET GLOBAL read_only = 0")
+        mariadb_server.execute("DROP USER reader@'127.0.0.1'")
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_open_transactions_are_as_old_as_they_are_wherever_the_server_stands(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """InnoDB tells times in the time zone of the server's system: five hours, or minus nine, were an age."""
+    monkeypatch.setenv("TZ", zone)
+    with running_mariadb(DEFAULT_MODE) as server:
+        monkeypatch.delenv("TZ")
+        url = server.create_database()
+        name = str(sqlalchemy.make_url(url).database)
+        server.execute("CREATE TABLE item (id int PRIMARY KEY, v int)", name)
+        with closing(MysqlSource(url)) as source, closing(server.connect(name, program_name="nightly")) as app:
+            source.install(["*"], [])
+            app.cursor().execute("INSERT INTO item VALUES (1, 4711)")
+            time.sleep(2.1)
+            (age,) = {age for _, age in source.backlog().values()}
+            assert 1 <= age <= 60
+            assert f"session {app.thread_id()} (user root, " in source.blocked_by()
+            assert "4711" not in source.blocked_by()
+            app.rollback()
+
+
+@pytest.mark.parametrize("code", [1021, 1047, 1114, 1206, 1290, 1792, 1836, 1969, 3024, 3100, 4031])
+def test_what_passes_by_itself_is_waited_for(code: int) -> None:
+    connection = Connection(address_of("mysql+pymysql://venus@db/shop"), "READ COMMITTED")
+    assert connection._sorted(pymysql.err.OperationalError(code, "not now")).retryable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 import pytest
@@ -10,6 +11,8 @@ import sqlalchemy
 from tests.integration.postgresql.conftest import Sql, Start, state
 from tests.support.follower import Follower
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.errors import DatabaseUnavailable
+from venus.model import BatchNo
 
 pytestmark = pytest.mark.integration
 
@@ -44,3 +47,61 @@ def test_backslashes_in_names_are_read_as_such_where_they_would_escape(strings: 
     assert [state(follower, name) for name in (r"C:\new", "parted")] == [("ACTIVE", "")] * 2
     assert follower.rows(r"C:\new") == {("1",): {r"k\n'x": "1", "v": "b"}}
     assert follower.rows("parted") == {("11",): {r"k\n'x": "11", "v": "b"}}
+
+
+LIMITS = {
+    "default_transaction_isolation": "serializable",
+    "default_transaction_deferrable": "on",
+    "statement_timeout": "300",
+    "lock_timeout": "100",
+    "idle_in_transaction_session_timeout": "300",
+    "idle_session_timeout": "300",
+    "transaction_timeout": "300",
+    "search_path": "nowhere, pg_catalog",
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_of_time_and_other_modes_are_for_others(name: str, sql: Sql, database: str) -> None:
+    if not sql("SELECT FROM pg_settings WHERE name = %s", name):
+        pytest.skip(f"this server has no {name}")
+    sql("CREATE TABLE t (k int PRIMARY KEY, v int)")
+    sql("INSERT INTO t VALUES (1, 1)")
+    sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET {name} = {LIMITS[name]}")
+    with closing(PostgresSource(database)) as source:
+        source.install(["*"], [])
+        follower = Follower(source)
+        follower.drain()
+        sql("UPDATE t SET v = 2")
+        sql("INSERT INTO t VALUES (3, 3)")
+        cut = follower.open([])
+        assert cut is not None
+        assert sum(section.count for section in cut.sections(rows_max=1, bytes_max=1)) == 2
+        time.sleep(0.6)  # the broker takes its time
+        cut.commit(follower.epoch, [], [], BatchNo(0))
+        time.sleep(0.6)
+        source._connection.run("SELECT pg_sleep(0.6)")
+        follower.drain()
+        assert not follower.due()
+
+
+def test_a_source_that_may_not_be_written_to_is_waited_for(sql: Sql, capture: Start, database: str) -> None:
+    """As after a failover, when the address is that of a standby for a while."""
+    sql("CREATE TABLE t (k int PRIMARY KEY)")
+    follower = capture()
+    sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET default_transaction_read_only = on")
+    with closing(PostgresSource(database)) as source, pytest.raises(DatabaseUnavailable) as said:
+        source.raise_epoch(follower.epoch)
+    assert "it is a standby, or default_transaction_read_only is on" in str(said.value)
+
+
+def test_the_heartbeat_arrives_where_roles_fire_no_triggers(sql: Sql, database: str) -> None:
+    sql("CREATE TABLE t (k int PRIMARY KEY)")
+    with closing(PostgresSource(database)) as source:
+        source.install(["*"], [])
+    sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET session_replication_role = replica")
+    with closing(PostgresSource(database)) as source:
+        follower = Follower(source)
+        follower.drain()
+        source.beat()
+        assert follower.cut() is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.sqlite import Shop, application, opened
+from venus.adapters.dialects.sqlite.connection import translated
 from venus.adapters.dialects.sqlite.source import SqliteSource
 from venus.adapters.dialects.sqlite.verify import SqliteReader
 from venus.adapters.dialects.verifying import Subject
+from venus.errors import DatabaseUnavailable
 from venus.model import BatchNo, Epoch
 
 pytestmark = pytest.mark.integration
@@ -95,3 +98,13 @@ def test_a_comparison_waits_for_the_application(shop: Shop, busy: None) -> None:
             assert reader.next_sequence() > 0
     finally:
         reader.close()
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "small.db")
+    connection.execute("CREATE TABLE t (v)")
+    connection.execute("PRAGMA max_page_count = 2")
+    with pytest.raises(DatabaseUnavailable, match="full") as full, translated("source small.db"):
+        connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
+    assert full.value.hint == "make room on the disk"
+    connection.close()

@@ -1,0 +1,80 @@
+"""The address of a source or a target becomes a standby's for a while, as in a failover: VENUS waits, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.upper.shop import Shop
+from tests.integration.upper.test_real_sources import Running, running
+from tests.integration.upper.test_real_sources import _until_equal as until_equal
+from tests.support.applying import counters_close, equal, loaded
+from tests.support.brokers import settings as broker_settings
+from tests.support.brokers import wait_for
+from tests.support.deliveries import broker, feed
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, caught_up, following, items, put
+from tests.support.postgres import Server, running_server
+from venus.broker.service.process import start_in_thread
+from venus.config import Settings, Source
+
+__all__ = ["broker", "feed"]
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("pg-standby") / "data") as started:
+        yield started
+
+
+def becomes_a_standby(server: Server) -> None:
+    server.pg.stop()
+    (server.pg.pgdata / "standby.signal").touch()
+    server.pg.ensure_postgres_running()
+
+
+def is_promoted(server: Server) -> None:
+    server.execute("SELECT pg_promote()")
+
+
+def errors(adapter: Running) -> str:
+    return " ".join(report.last_error for report in adapter.reports)
+
+
+def test_capture_waits_for_a_standby_to_be_promoted(server: Server, tmp_path: Path) -> None:
+    at_broker = start_in_thread(broker_settings(tmp_path / "broker", review_after_s=0.2))
+    try:
+        shop = Shop(server.create_database())
+        chosen: Settings = broker_settings(Path("unused"), address=at_broker.address).model_copy(
+            update={"source": Source.model_validate({"url": shop.url})}
+        )
+        shop.fill(10)
+        shop.install(chosen)
+        with running(chosen) as adapter:
+            until_equal(shop, at_broker)
+            becomes_a_standby(server)
+            wait_for(lambda: "it is a standby" in errors(adapter) or bool(adapter.errors), 60)
+            assert not adapter.errors
+            is_promoted(server)
+            shop.write()
+            until_equal(shop, at_broker)
+    finally:
+        at_broker.stop()
+
+
+def test_a_target_waits_for_a_standby_to_be_promoted(server: Server, broker: FakeDelivery, feed: Feed) -> None:
+    database = server.create_database()
+    settings = loaded(database, feed, items(), rows=5)
+    since = dict(feed.committed)
+    with following(settings, "a") as reports:
+        becomes_a_standby(server)
+        feed.cut(put(1, "new", 1))
+        wait_for(lambda: any("it is a standby" in report.error for report in reports), 60)
+        is_promoted(server)
+        caught_up(database, broker)
+    equal(database, feed)
+    counters_close(settings, feed, since)

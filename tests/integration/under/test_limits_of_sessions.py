@@ -1,0 +1,97 @@
+"""Limits of time and other settings of a target's database or role, which are meant for others, do not change apply."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import psycopg2
+import pytest
+import sqlalchemy
+
+from tests.support.applying import counters_close, equal, loaded
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
+from tests.support.postgres import Server, libpq
+from venus.adapters.targets.postgresql.control import resync, table_states
+from venus.adapters.targets.postgresql.replica import may_be_replica
+from venus.adapters.targets.postgresql.session import Session
+
+pytestmark = pytest.mark.integration
+
+SETTINGS = {
+    "default_transaction_isolation": "serializable",
+    "default_transaction_deferrable": "on",
+    "statement_timeout": "300",
+    "lock_timeout": "100",
+    "idle_in_transaction_session_timeout": "300",
+    "idle_session_timeout": "300",
+    "transaction_timeout": "300",
+    "session_replication_role": "replica",
+    "search_path": "nowhere, pg_catalog",
+}
+
+
+def known(database: str) -> dict[str, str]:
+    names = {row[0] for row in query(database, "SELECT name FROM pg_settings")}
+    return {name: value for name, value in SETTINGS.items() if name in names}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
+    name: str, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings_here = known(database)
+    if name not in settings_here:
+        pytest.skip(f"this server has no {name}")
+    query(database, f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET {name} = {settings_here[name]}")
+    settings = loaded(database, feed, items(), items(2, "others"), rows=5)
+    since = dict(feed.committed)
+    with following(settings, "a") as reports:
+        feed.cut(put(1, "new", 1), put(1, "new", 1, table=2))
+        caught_up(database, broker)
+        with closing(psycopg2.connect(libpq(database), options="-c transaction_isolation=read\\ committed")) as app:
+            for limit in known(database).keys() & {name for name in SETTINGS if name.endswith("_timeout")}:
+                app.cursor().execute(f"SET {limit} = 0")
+            app.commit()
+            app.cursor().execute("UPDATE shop.items SET amount = amount WHERE id = '2'")
+            feed.cut(put(2, "new", 2), put(2, "new", 2, table=2))
+            time.sleep(1.0)
+            app.rollback()
+        caught_up(database, broker)
+        resync(settings, "a", "items")
+        feed.cut(put(3, "new", 3))
+        caught_up(database, broker)
+        wait_for(lambda: [t.state for t in table_states(settings, "a")] == ["ACTIVE"] * 2, "the tables")
+        time.sleep(0.5)
+    assert not [report.error for report in reports if report.error]
+    equal(database, feed)
+    counters_close(settings, feed, since)
+
+
+def test_a_target_that_is_read_only_is_waited_for_and_says_what_to_do(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), rows=5)
+    name = sqlalchemy.make_url(database).database
+    query(database, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with following(settings, "a") as reports:
+        feed.cut(put(1, "new", 1))
+        wait_for(lambda: any("25006" in report.error for report in reports), "the error")
+        said = next(report.error for report in reports if "25006" in report.error)
+        assert "it is a standby, or default_transaction_read_only is on" in said
+        query(database, f"BEGIN READ WRITE; ALTER DATABASE {name} RESET ALL; COMMIT")
+        caught_up(database, broker)
+    equal(database, feed)
+
+
+def test_a_role_that_an_administrator_has_made_a_replica_needs_no_right_to_do_so(
+    postgres_server: Server, database: str
+) -> None:
+    query(database, "CREATE ROLE applier LOGIN; ALTER ROLE applier SET session_replication_role = replica")
+    try:
+        session = Session(postgres_server.url(str(sqlalchemy.make_url(database).database), "applier"), application="t")
+        assert may_be_replica(session)
+        session.close()
+    finally:
+        query(database, "DROP ROLE applier")

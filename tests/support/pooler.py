@@ -1,0 +1,121 @@
+"""A stand-in for PgBouncer: clients share connections to a server, each for a transaction or for its whole session.
+
+It speaks as much of the protocol as psycopg2 does (simple queries and COPY), without passwords and TLS.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_SSL, _CANCEL = 80877103, 80877102
+_FATAL = (ConnectionError, OSError, EOFError)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+def _message(connection: socket.socket) -> tuple[bytes, bytes]:
+    head = _exactly(connection, 5)
+    return head[:1], head + _exactly(connection, struct.unpack("!I", head[1:])[0] - 4)
+
+
+class Pooler:
+    """Listens on a port of loopback."""
+
+    def __init__(self, server: Path, *, by_transaction: bool) -> None:
+        self._server = server
+        self._by_transaction = by_transaction
+        self._idle: list[socket.socket] = []
+        self._greeting = b""
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+        for connection in self._idle:
+            connection.close()
+
+    def _accept(self) -> None:
+        with suppress(*_FATAL):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        server: socket.socket | None = None
+        with client, suppress(*_FATAL):
+            startup = self._startup(client)
+            server = self._taken(startup)
+            client.sendall(self._greeting + b"K" + struct.pack("!III", 12, 4711, 0) + b"Z\0\0\0\5I")
+            while True:
+                kind, data = _message(client)
+                if kind == b"X":
+                    break
+                server = server or self._taken(startup)
+                server.sendall(data)
+                if kind != b"d" and self._answered(server, client) and self._by_transaction:
+                    self._idle.append(server)
+                    server = None
+        if server is not None:
+            server.close()
+
+    @staticmethod
+    def _startup(client: socket.socket) -> bytes:
+        while True:
+            size = _exactly(client, 4)
+            body = _exactly(client, struct.unpack("!I", size)[0] - 4)
+            code = struct.unpack("!I", body[:4])[0]
+            if code == _CANCEL:
+                raise EOFError
+            if code != _SSL:
+                return size + body
+            client.sendall(b"N")
+
+    def _taken(self, startup: bytes) -> socket.socket:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(self._server))
+            server.sendall(startup)
+            said, kind = b"", b""
+            while kind != b"Z":
+                kind, data = _message(server)
+                said += data if kind in (b"R", b"S") else b""
+            self._greeting = said
+            return server
+
+    @staticmethod
+    def _answered(server: socket.socket, client: socket.socket) -> bool:
+        """Pass on what the server says; return whether its transaction is over."""
+        while True:
+            kind, data = _message(server)
+            client.sendall(data)
+            if kind == b"Z":
+                return data.endswith(b"I")
+            if kind == b"G":
+                return False
+
+
+@contextmanager
+def pooler(server: Path, *, by_transaction: bool) -> Iterator[int]:
+    """Run one in front of a server's socket; give its port."""
+    running = Pooler(server, by_transaction=by_transaction)
+    try:
+        yield running.port
+    finally:
+        running.close()
