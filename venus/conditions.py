@@ -18,8 +18,12 @@ RESYNCING = "RESYNCING"  # is being made equal to the full data
 MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
 #: How the reason of a table begins that is PAUSED at the source because of a row; it is retried automatically.
 UNFIT = "cannot be carried: "
+#: The same of a table that the source's user may not read any more.
+UNREADABLE = "may not be read: "
 #: How the reason of a table begins at a target that was asked to make it equal to the full data, in vain.
 RESYNC_FAILED = "resync failed: "
+#: Its changes wait for a lock that somebody else holds.
+WAITING = "WAITING"
 #: Always in the metrics, so that a graph of one starts at zero rather than nowhere.
 HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
 #: A healthy idle source is captured once a heartbeat: so many that did not arrive are no accident.
@@ -57,7 +61,7 @@ class TableCondition:
 
 def at_source(table_id: int, name: str, state: str, reason: str) -> TableCondition:
     """Return a table of the registry; one that stopped by itself is told from one that somebody paused."""
-    halted = state == "PAUSED" and reason.startswith(UNFIT)
+    halted = state == "PAUSED" and reason.startswith((UNFIT, UNREADABLE))
     return TableCondition(table_id=table_id, name=name, state="HALTED" if halted else state, reason=reason)
 
 
@@ -111,7 +115,7 @@ def unaccounted_problem(rows: int, target: str) -> str:
 
 def _way_out(table: TableCondition, at: str) -> str:
     """Say what somebody can do, unless the reason does; `at` names the target as an option, empty at the source."""
-    if "`venus " in table.reason:
+    if "`venus " in table.reason or table.reason.startswith(UNREADABLE):
         return ""
     if table.state == "HALTED":
         at_source = "correct the row; it is retried automatically"

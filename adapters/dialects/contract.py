@@ -276,6 +276,10 @@ class Source(Protocol):
         """Return, per table_id, how many log rows wait and the age of the oldest blocker in seconds."""
         ...
 
+    def blocked_by(self) -> str:
+        """Name the sessions whose open transactions captured tables wait for, as far as this database tells."""
+        ...
+
     # -- capture ---------------------------------------------------------------------------------------------
 
     def refresh_schemas(self) -> list[TableSchema]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import RegisteredTable, TableHalts
 from venus.conditions import UNFIT as UNFIT
+from venus.conditions import UNREADABLE as UNREADABLE
 from venus.model import TableSchema
 
 #: What the reason of a table ends with that had missed changes before.
@@ -30,12 +31,26 @@ class UnfitRow(Exception):
 def reason_of(table: RegisteredTable, why: str) -> str:
     """Return what the registry is to say of a table that halts."""
     shown = why if len(why) <= _WHY_CHARS else f"{why[:_WHY_CHARS]}..."
-    return f"{UNFIT}{shown}{_MISSED}{table.reason}" if table.state == "RESYNC" else f"{UNFIT}{shown}"
+    return _with_missed(table, f"{UNFIT}{shown}")
+
+
+def unreadable_reason(table: RegisteredTable, way_out: str) -> str:
+    """Return what the registry is to say of a table that may not be read until somebody has done this."""
+    return _with_missed(table, f"{UNREADABLE}it is captured again by itself after {way_out}")
+
+
+def _with_missed(table: RegisteredTable, reason: str) -> str:
+    return f"{reason}{_MISSED}{table.reason}" if table.state == "RESYNC" else reason
 
 
 def is_halted(table: RegisteredTable) -> bool:
     """Say whether a row has halted it; an operator's pause is none."""
     return table.state == "PAUSED" and table.reason.startswith(UNFIT)
+
+
+def is_unreadable(table: RegisteredTable) -> bool:
+    """Say whether it has halted because it may not be read."""
+    return table.state == "PAUSED" and table.reason.startswith(UNREADABLE)
 
 
 def state_before(table: RegisteredTable) -> tuple[str, str]:

@@ -56,6 +56,8 @@ class SourceView:
     last_batch: int = 0
     captured_sequence: int = 0
     tables: tuple[SourceTable, ...] = ()
+    #: The sessions whose open transactions are waited for.
+    blocked_by: str = ""
 
     @property
     def condition(self) -> AdapterCondition:
@@ -238,6 +240,8 @@ def capture_problems(overview: Overview) -> list[str]:
     silent = age if broker.committed_age_s is None else broker.committed_age_s
     blockers = [t for t in overview.source.tables if t.blocked_s > limit]
     found = [f"source -> broker: {t.name} waits for a transaction open for {t.blocked_s:.0f} s" for t in blockers]
+    if blockers and overview.source.blocked_by:
+        found[-1] += f"; open are {overview.source.blocked_by}"
     if not overview.broker.producer:
         since = "" if age is None else f"; the newest change at the broker is {age:.0f} s old"
         found.append(f"source -> broker: no upper adapter is connected{since}; is `venus sync` running?")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: A broker that does not answer within this is called unreachable.
 BROKER_TIMEOUT_S = 5.0
+#: A transaction at the source that is open for so long is asked whose it is.
+BLOCKED_S = 10.0
 
 
 def look(settings: Settings) -> Overview:
@@ -65,12 +67,14 @@ def look_at_source(settings: Settings) -> SourceView:
             if not registered:
                 return SourceView()
             state, backlog = source.state(), source.backlog()
+            blocked_by = source.blocked_by() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
     except VenusError as error:
         return SourceView(error=str(error))
     return SourceView(
         epoch=state.epoch,
         last_batch=state.last_batch,
         captured_sequence=state.next_sequence - 1,
+        blocked_by=blocked_by,
         tables=tuple(table_view(table, *backlog.get(table.schema.table_id, (0, 0.0))) for table in registered),
     )
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.mysql import names, registry, triggers
+from venus.adapters.dialects.mysql import names, registry, triggers, waits
 from venus.adapters.dialects.mysql.cascades import Path, reaching
 from venus.adapters.dialects.mysql.check import blocking
 from venus.adapters.dialects.mysql.connection import Connection, LockTimeout, Row
@@ -255,6 +255,10 @@ def _run(connection: Connection, steps: Seq[InstallStep]) -> None:
         connection.run(f"SET lock_wait_timeout = {options.lock_timeout_s}")
 
 
+def _holders(connection: Connection) -> str:
+    return waits.told(connection, "locking") or "the server does not tell who has it"
+
+
 def run_patiently(connection: Connection, sql: str) -> None:
     """Run a statement; where a lock is not to be had, let the application pass and try again."""
     for left in range(connection.options.install_attempts, 0, -1):
@@ -263,10 +267,11 @@ def run_patiently(connection: Connection, sql: str) -> None:
         except LockTimeout as error:
             if left == 1:
                 raise DatabaseUnavailable(
-                    f"source {connection.place}: a table is in use for too long",
+                    f"source {connection.place}: a table is in use for too long: {_holders(connection)}",
                     hint="end the transaction that holds it (SHOW PROCESSLIST), then run the same command again",
                 ) from error
-            logger.warning("waiting for an open transaction to run: %s", sql.split("\n")[0][:120])
+            statement_shown = sql.split("\n")[0][:120]
+            logger.warning("waiting for an open transaction to run: %s; %s", statement_shown, _holders(connection))
             time.sleep(_RETRY_AFTER_S)
         else:
             return

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
+from venus.adapters.dialects.halting import unreadable_reason
 from venus.adapters.dialects.mysql import names, registry, seen
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, Marks
 from venus.adapters.dialects.mysql.cascades import Path, reaching
 from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.install import Present, drop_trigger
+from venus.adapters.dialects.mysql.privileges import Lack
 from venus.model import TableSchema
 
 logger = logging.getLogger(__name__)
@@ -24,8 +26,17 @@ logger = logging.getLogger(__name__)
 TRUNCATED = "TRUNCATE (or a rebuild, which looks alike): rows may be gone that no trigger has noted; read it again"
 
 
-def refresh(connection: Connection, loaded: Loaded, marks: Marks) -> bool:
-    """Bring the registry up to the dictionary; return whether it has changed."""
+SILENCED = (
+    "its triggers were taken away, as without SELECT they fail the application's statements: run "
+    "`venus install-triggers`, then resync it"
+)
+
+
+def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping[int, Lack]) -> bool:
+    """Bring the registry up to the dictionary; return whether it has changed.
+
+    `lacks`: the tables that may not be read, of which the dictionary does not tell everything.
+    """
     present = Present.read(connection)
     paths, circles = reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
@@ -33,6 +44,9 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks) -> bool:
     moved = _files_moved(loaded, noted)
     before = registry.mark(connection)
     for c in loaded.captured:
+        if c.table_id in lacks:
+            _halt(connection, c, lacks[c.table_id], present)
+            continue
         reaching_it = [p for p in paths if p.child == c.schema.name]
         reason = _lost(c)
         if reason:
@@ -48,6 +62,20 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks) -> bool:
         if reason and c.state == registry.ACTIVE:
             registry.set_state(connection, c.table_id, registry.RESYNC, reason)
     return registry.mark(connection) != before
+
+
+def _halt(connection: Connection, captured: Captured, lack: Lack, present: Present) -> None:
+    """Leave a table that may not be read out of the cuts, with what its log has, until it may be read again."""
+    if lack.of_table:
+        _silence(connection, captured, present)
+    if captured.state == registry.PAUSED:
+        return
+    known = captured.known.table
+    if lack.of_table:
+        known = replace(known, state=registry.RESYNC, reason=known.reason or SILENCED)
+    reason = unreadable_reason(known, f"`{lack.grant}`")
+    logger.warning("%s halts, the other tables go on: %s", captured.schema.qualified, reason)
+    registry.set_state(connection, captured.table_id, registry.PAUSED, reason)
 
 
 def _lost(captured: Captured) -> str:
@@ -67,9 +95,7 @@ def _lost(captured: Captured) -> str:
 
 
 def _silence(connection: Connection, captured: Captured, present: Present) -> None:
-    """Take away the triggers of a table whose key has changed: they could fail the application's statements."""
-    if captured.table is None:
-        return
+    """Take away the triggers of a table whose key has changed, or that may not be read: they could fail statements."""
     for letter in "iud":
         name = names.trigger(letter, captured.table_id)
         if name in present.triggers:

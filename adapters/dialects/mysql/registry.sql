@@ -82,10 +82,33 @@ WHERE NOT EXISTS (SELECT * FROM venus_heartbeat)
 -- waiting --
 SELECT {table_id}, count(*) FROM {log}
 
+-- may_read --
+SELECT 1 FROM {table} LIMIT 0
+
+-- may_empty --
+-- Needs the privileges of the statement, and does not run it.
+EXPLAIN DELETE FROM {log} WHERE seq = 0
+
 -- blockers --
--- InnoDB does not say what an open transaction has written, so the oldest that has written stands for every table.
-SELECT coalesce(max(timestampdiff(SECOND, trx_started, utc_timestamp())), 0) FROM information_schema.innodb_trx
- WHERE trx_rows_modified > 0
+-- InnoDB does not say what an open transaction has written, so the oldest that has written stands for every table. It tells
+-- times as the server's system does, whatever the session's time zone is.
+SELECT coalesce(max(timestampdiff(SECOND, trx_started, convert_tz(utc_timestamp(), '+00:00', 'SYSTEM'))), 0)
+  FROM information_schema.innodb_trx WHERE trx_rows_modified > 0
+
+-- holders --
+SELECT t.trx_mysql_thread_id, coalesce(p.user, ''), coalesce(p.host, ''), coalesce(p.command, ''), coalesce(p.info, ''),
+       t.trx_started
+  FROM information_schema.innodb_trx t LEFT JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+ WHERE t.trx_rows_modified > 0 ORDER BY t.trx_started LIMIT 1
+
+-- locking --
+-- Who has a transaction open, or works in this database: InnoDB does not tell who holds a table's definition.
+SELECT p.id, coalesce(p.user, ''), coalesce(p.host, ''), coalesce(p.command, ''), coalesce(p.info, ''),
+       coalesce(t.trx_started, '')
+  FROM information_schema.processlist p LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id
+ WHERE p.db = {database} AND p.id <> connection_id()
+   AND (t.trx_id IS NOT NULL OR p.command <> 'Sleep' AND coalesce(p.state, '') NOT LIKE 'Waiting%')
+ ORDER BY t.trx_started IS NULL, t.trx_started LIMIT 3
 
 -- known_marks --
 SELECT table_id, mark FROM venus_innodb_table

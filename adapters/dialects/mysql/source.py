@@ -8,7 +8,7 @@ has changed shows as SchemaChanged, and refresh_schemas() reads it again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import (
@@ -22,11 +22,11 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
-from venus.adapters.dialects.halting import Halts, is_halted, state_before
-from venus.adapters.dialects.mysql import dictionary, install, refresh, registry, structure
+from venus.adapters.dialects.halting import Halts, is_halted, is_unreadable, state_before
+from venus.adapters.dialects.mysql import dictionary, install, privileges, refresh, registry, structure, waits
 from venus.adapters.dialects.mysql.captured import Loaded, Marks, load
 from venus.adapters.dialects.mysql.check import check
-from venus.adapters.dialects.mysql.connection import Connection, address_of
+from venus.adapters.dialects.mysql.connection import Connection, NotPermitted, address_of
 from venus.adapters.dialects.mysql.cut import FillPace, open_cut
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.patterns import choosing_nothing
@@ -63,6 +63,7 @@ class MysqlSource:
         self._known: set[tuple[int, int]] | None = None
         self._pace = FillPace()
         self._halts = Halts()
+        self._asked = False  # which tables may be read
 
     def close(self) -> None:
         self._reader.close()
@@ -163,8 +164,7 @@ class MysqlSource:
             self._writer.run(statement("registry", "beat_again"))
 
     def backlog(self) -> dict[int, tuple[int, int]]:
-        table_ids = [c.table_id for c in self._load().captured]
-        age = 0
+        waiting, age = self._waiting(), 0
         if self._marks.visible:
             try:
                 age = int(self._writer.row(statement("registry", "blockers"))[0])
@@ -172,23 +172,43 @@ class MysqlSource:
                 raise
             except SourceError:  # without PROCESS nobody can say
                 self._marks.visible = False
-        return {t: (n, age) for t, n in registry.backlog(self._writer, table_ids).items()}
+        return {t: (n, age) for t, n in waiting.items()}
+
+    def _waiting(self) -> dict[int, int]:
+        captured = self._load().captured
+        try:
+            return registry.backlog(self._writer, [c.table_id for c in captured])
+        except NotPermitted:
+            hidden = privileges.lacking(self._writer, captured, logs=True)
+            if not hidden:
+                raise
+            return registry.backlog(self._writer, [c.table_id for c in captured if c.table_id not in hidden])
+
+    def blocked_by(self) -> str:
+        return waits.told(self._writer, "holders") if self._marks.visible else ""
 
     # -- capture ---------------------------------------------------------------------------------------------------
 
     def refresh_schemas(self) -> list[TableSchema]:
         loaded = self._load(again=True)
-        self._retry_halted(loaded)
-        if refresh.refresh(self._writer, loaded, self._marks) or registry.mark(self._writer) != loaded.mark:
+        denied = self._reader.denied or self._writer.denied
+        halted = any(is_unreadable(c.known.table) for c in loaded.captured)
+        lacks = privileges.lacking(self._writer, loaded.captured, logs=denied or halted or not self._asked)
+        self._asked, self._reader.denied, self._writer.denied = True, False, False
+        self._retry_halted(loaded, lacks)
+        if refresh.refresh(self._writer, loaded, self._marks, lacks) or registry.mark(self._writer) != loaded.mark:
             loaded = self._load(again=True)
         self._watched_at = self._monotonic()
         known = self._known or set()
         self._known = known | {(c.known.table_id, c.known.schema.version) for c in loaded.captured}
         return [c.known.schema for c in loaded.captured if (c.known.table_id, c.known.schema.version) not in known]
 
-    def _retry_halted(self, loaded: Loaded) -> None:
-        """Go on with the tables that halted at a row and have been written to since: the row may be right now."""
-        halted = [c.known for c in loaded.captured if is_halted(c.known.table)]
+    def _retry_halted(self, loaded: Loaded, lacks: Container[int]) -> None:
+        """Go on with tables that may be read again, or halted at a row and have been written to since."""
+        readable = [c.known for c in loaded.captured if c.table_id not in lacks]
+        for known in (k for k in readable if is_unreadable(k.table)):
+            registry.set_state(self._writer, known.table_id, *state_before(known.table))
+        halted = [k for k in readable if is_halted(k.table)]
         waiting = registry.backlog(self._writer, [k.table_id for k in halted])
         for known in halted:
             if self._halts.may_go_on(known.table_id, waiting[known.table_id]):

@@ -274,6 +274,9 @@ class OracleSource:
         text = str(session.row(statement("registry", "clock"))[0]).strip()
         return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
 
+    def blocked_by(self) -> str:
+        return ""  # V$TRANSACTION, where somebody may see it, is the DBA's
+
     def backlog(self) -> dict[int, tuple[int, int]]:
         """Return how many log rows wait; and, where this user may see it, for how long somebody keeps some open."""
         found = {}

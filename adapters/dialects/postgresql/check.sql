@@ -30,15 +30,6 @@ SELECT 'subscription ' || subname FROM pg_stat_subscription WHERE subname IS NOT
 SELECT count(*) FILTER (WHERE c.relname = 'captured_table') > count(*) FILTER (WHERE c.relname = 'seen')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'venus' AND c.relkind = 'r'
 
--- waiting --
--- Who holds a lock on one of these tables that a new trigger has to wait for.
-SELECT DISTINCT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, ''),
-       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::int, l.relation::regclass::text
-  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (%(tables)s::oid[])
-   AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') AND l.pid <> pg_backend_pid()
- ORDER BY 5 DESC
-
 -- keyless --
 -- What decides how a table without a key can be given one. The last: a column that has the table's row type, alone or
 -- inside another type; such a table cannot be rewritten.

@@ -85,9 +85,12 @@ SELECT coalesce(min(nullif(setting::float8, -1)), 86400000) / 1000 FROM pg_setti
 VACUUM (TRUNCATE false, SKIP_LOCKED) {tables}
 
 -- with_pages --
--- The logs that may have rows. A row is in a page, and a log that was never written to has none.
-SELECT table_id FROM venus.captured_table
- WHERE pg_relation_size(to_regclass('venus.l_' || lpad(table_id::text, greatest(5, length(table_id::text)), '0'))) > 0
+-- The logs that may have rows. A row is in a page, and a log that was never written to has none. What may not be read is
+-- met by its marks.
+SELECT table_id FROM (
+    SELECT table_id, to_regclass('venus.l_' || lpad(table_id::text, greatest(5, length(table_id::text)), '0')) AS log
+      FROM venus.captured_table) x
+ WHERE pg_relation_size(log) > 0 AND has_table_privilege(log, 'SELECT')
 
 -- has_row --
 (SELECT {table_id} FROM {log} LIMIT 1)

@@ -14,7 +14,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.postgresql import dictionary, names, registry, triggers
+from venus.adapters.dialects.postgresql import dictionary, names, registry, triggers, waits
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection, LockTimeout
 from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
@@ -342,11 +342,5 @@ def _patiently(connection: Connection, attempt: Callable[[], list[InstallStep]])
 
 
 def _blockers(connection: Connection) -> str:
-    rows = connection.rows(statement("check", "waiting"), {"tables": [r[0] for r in dictionary.all_tables(connection)]})
-    return (
-        ", ".join(
-            f"session {pid} ({user} {application}, {state}, transaction open for {age} s) on {table}"
-            for pid, user, application, state, age, table in rows
-        )
-        or "a session that has ended meanwhile"
-    )
+    found = waits.holders(connection, (r[0] for r in dictionary.all_tables(connection)), waits.FROM_TRIGGERS)
+    return ", ".join(f"{w.holder} on {w.table}" for w in found) or "a session that has ended meanwhile"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
@@ -16,16 +16,47 @@ from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.marks import REGISTRY, Marks, Tables
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.waits import FROM_READERS, holders
 
 logger = logging.getLogger(__name__)
 
 #: A cut waits so long for a table that the application has locked (TRUNCATE, ALTER TABLE), then comes back later.
 #: Well below PostgreSQL's deadlock_timeout of 1 s: where the two wait for each other, it is VENUS that gives way.
 GIVE_WAY_MS = 200
+#: Who has a table to himself is named after so long, and again after so long.
+SAY_AFTER_S = 10.0
+SAY_EVERY_S = 300.0
 #: So many tables may take part in a small cut; one of more takes a few round trips, which it is large enough for.
 GUESSED_MAX = 1024
 #: Sets of so many tables at most have their opening prepared.
 PREPARED_TABLES_MAX = 4
+
+
+class Locked:
+    """Since when cuts give way to somebody who has a table to himself; says in the log who that is."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._since: float | None = None
+        self._say_at = 0.0
+
+    def over(self) -> None:
+        """Take note that a cut had its tables."""
+        self._since = None
+
+    def met(self, connection: Connection, captured: Seq[Captured]) -> None:
+        """Take note that one had not; name the session that has them if that lasts."""
+        now = self._monotonic()
+        if self._since is None:
+            self._since, self._say_at = now, now + SAY_AFTER_S
+        if now < self._say_at:
+            return
+        self._say_at = now + SAY_EVERY_S
+        oids = [oid for c in captured if c.table for oid in (c.table.oid, *(leaf.oid for leaf in c.table.leaves))]
+        for wait in holders(connection, oids, FROM_READERS):
+            logger.warning(
+                "nothing is captured for %.0f s, %s is locked by %s", now - self._since, wait.table, wait.holder
+            )
 
 
 def open_cut(
@@ -36,6 +67,7 @@ def open_cut(
     fills: Seq[FillState],
     pace: FillPace,
     halts: Halts,
+    locked: Locked,
     *,
     everywhere: bool,
     idle: bool,
@@ -68,6 +100,7 @@ def open_cut(
             _forget(connection, forget)
             return None
         _lock(connection, captured, others, fills)
+        locked.over()
         claims = sorted([*claims, *others], key=lambda claim: claim.schema.table_id)
         return PostgresCut(
             connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget, tables.reads
@@ -75,6 +108,7 @@ def open_cut(
     except LockTimeout as busy:
         logger.info("no cut now, the application has a table to itself: %s", busy)
         connection.rollback()
+        locked.met(connection, captured)
         return None
     except BaseException:
         connection.rollback()

@@ -6,9 +6,11 @@ the table's fill again, so that old rows get its value; what cannot be followed 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
+from venus.adapters.dialects.halting import unreadable_reason
 from venus.adapters.dialects.keyforms import another_form
 from venus.adapters.dialects.postgresql import names, registry, seen, triggers
 from venus.adapters.dialects.postgresql.connection import Connection
@@ -22,7 +24,9 @@ from venus.adapters.dialects.postgresql.types import widest
 from venus.errors import SourceError
 from venus.model import TableSchema
 
-RESYNC = "RESYNC"
+logger = logging.getLogger(__name__)
+
+RESYNC, PAUSED = "RESYNC", "PAUSED"
 
 
 def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema]:
@@ -49,6 +53,16 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
             present = _renew_functions(connection, c.table, table_id, present)
             _watch_triggers(connection, c, c.table, present, known)
     return versions
+
+
+def halt_unreadable(connection: Connection, captured: Seq[Captured]) -> bool:
+    """Leave tables that may not be read out of the cuts, with what their logs have; say whether there were any."""
+    grants = registry.unreadable(connection, (c for c in captured if c.registered.state != PAUSED))
+    for known in (c.registered for c in captured if c.schema.table_id in grants):
+        reason = unreadable_reason(known, f"`{grants[known.schema.table_id]}`")
+        logger.warning("%s halts, the other tables go on: %s", known.schema.qualified, reason)
+        registry.set_state(connection, known.schema.table_id, PAUSED, reason)
+    return bool(grants)
 
 
 def is_whole(connection: Connection, captured: Captured) -> bool:

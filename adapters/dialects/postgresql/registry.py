@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
 from venus.adapters.dialects.halting import reason_of
 from venus.adapters.dialects.postgresql import dictionary, names
-from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.connection import Connection, NotPermitted
 from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.statements import statement
@@ -163,6 +163,14 @@ def waiting(connection: Connection, table_ids: Iterable[int]) -> dict[int, int]:
     return dict(connection.rows(" UNION ALL ".join(counts))) if counts else {}
 
 
+def unreadable(connection: Connection, captured: Iterable[Captured]) -> dict[int, str]:
+    """Return the tables that may not be read, themselves or their logs, with the statement that changes that."""
+    known = [(c.schema.table_id, c.table.oid) for c in captured if c.table]
+    values = {"tables": [table_id for table_id, _ in known], "oids": [oid for _, oid in known]}
+    rows = connection.rows(statement("registry", "unreadable"), values) if known else []
+    return {table_id: grant for table_id, grant in rows if grant}
+
+
 def restart_fill(connection: Connection, table_id: int) -> None:
     """Make the next cuts read the whole table again."""
     connection.run(statement("registry", "restart_fill"), {"table_id": table_id})
@@ -210,6 +218,16 @@ def add_batches(batches: Seq[BatchRecord]) -> list[str]:
 def backlog(connection: Connection, captured: Iterable[Captured]) -> dict[int, tuple[int, int]]:
     """Return for each table how many log rows wait, and the age of the oldest transaction that has more for us."""
     captured = list(captured)
+    try:
+        return _backlog(connection, captured)
+    except NotPermitted:
+        hidden = unreadable(connection, captured)
+        if not hidden:
+            raise
+        return _backlog(connection, [c for c in captured if c.schema.table_id not in hidden])
+
+
+def _backlog(connection: Connection, captured: Seq[Captured]) -> dict[int, tuple[int, int]]:
     if not captured:
         return {}
     oids = {c.table.oid: c.schema.table_id for c in captured if c.table}

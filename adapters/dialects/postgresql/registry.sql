@@ -84,6 +84,21 @@ SELECT l.relation, max(extract(epoch FROM clock_timestamp() - a.xact_start))::fl
    AND l.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL
  GROUP BY l.relation
 
+-- unreadable --
+-- What lets a table be read again, or its log, for those that may not be.
+SELECT t.table_id,
+       CASE WHEN NOT has_schema_privilege(c.relnamespace, 'USAGE')
+            THEN 'GRANT USAGE ON SCHEMA ' || c.relnamespace::regnamespace || ' TO ' || quote_ident(current_user)
+            WHEN NOT has_table_privilege(c.oid, 'SELECT')
+            THEN 'GRANT SELECT ON ' || c.oid::regclass || ' TO ' || quote_ident(current_user)
+            WHEN row_security_active(c.oid)
+            THEN 'ALTER ROLE ' || quote_ident(current_user) || ' BYPASSRLS'
+            WHEN NOT (has_table_privilege(l.oid, 'SELECT') AND has_table_privilege(l.oid, 'DELETE'))
+            THEN 'GRANT SELECT, DELETE ON ' || l.oid::regclass || ' TO ' || quote_ident(current_user) END
+  FROM unnest(%(tables)s::int[], %(oids)s::oid[]) t (table_id, oid)
+  JOIN pg_class c ON c.oid = t.oid
+  JOIN pg_class l ON l.oid = to_regclass('venus.l_' || lpad(table_id::text, greatest(5, length(table_id::text)), '0'))
+
 -- prepare_advance --
 PREPARE venus_advance (bigint, bigint, bigint) AS
 UPDATE venus.checkpoint SET next_sequence = $1, last_batch = $2 WHERE id = 1 AND epoch = $3

@@ -21,13 +21,23 @@ from venus.adapters.dialects.contract import (
     RegisteredTable,
     SourceState,
 )
-from venus.adapters.dialects.halting import Halts, is_halted, state_before
-from venus.adapters.dialects.postgresql import cutsql, dictionary, install, names, refresh, registry, seen, structure
+from venus.adapters.dialects.halting import Halts, is_halted, is_unreadable, state_before
+from venus.adapters.dialects.postgresql import (
+    cutsql,
+    dictionary,
+    install,
+    names,
+    refresh,
+    registry,
+    seen,
+    structure,
+    waits,
+)
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
 from venus.adapters.dialects.postgresql.marks import Marks, Tables
-from venus.adapters.dialects.postgresql.opening import open_cut
+from venus.adapters.dialects.postgresql.opening import Locked, open_cut
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.script import plain_script
@@ -54,6 +64,8 @@ TIDY_CUTS = 100
 TIDY_TABLES_MAX = 16
 #: What pg_sleep rounds up to.
 LEAST_PAUSE_S = 0.001
+#: So many of those who hold capture up are named, the oldest first.
+HOLDERS_MAX = 3
 #: Dictionary and registry are compared so often even if their fingerprint is the same.
 COMPARE_S = 600.0
 
@@ -78,6 +90,7 @@ class PostgresSource:
         self._known: set[tuple[int, int]] = set()
         self._pace = FillPace()
         self._halts = Halts()
+        self._locked = Locked(monotonic)
         self._schemas: registry.Known = {}
         self._monotonic = monotonic
         self._seen = ""  # the dictionary's and the registry's fingerprint, as they were compared
@@ -206,6 +219,12 @@ class PostgresSource:
         self._load()
         return registry.backlog(self._connection, self._captured)
 
+    def blocked_by(self) -> str:
+        self._load()
+        tables = (c.table.oid for c in self._captured if c.table)
+        found = waits.holders(self._connection, tables, waits.FROM_CAPTURE)[:HOLDERS_MAX]
+        return "; ".join(f"{w.table}: {w.holder}" for w in found)
+
     # -- capture ---------------------------------------------------------------------------------------------------
 
     def refresh_schemas(self) -> list[TableSchema]:
@@ -220,7 +239,8 @@ class PostgresSource:
         if same and not self._retry_halted():
             return []
         self._load(again=True)
-        if self._retry_halted() | bool(refresh.refresh(self._connection, self._captured)):
+        halted = refresh.halt_unreadable(self._connection, self._captured)
+        if halted | self._retry_halted() | bool(refresh.refresh(self._connection, self._captured)):
             self._load(again=True)
         self._cut, self._seen, self._compare_at = None, seen, now + COMPARE_S
         found = [c.schema for c in self._captured if (c.schema.table_id, c.schema.version) not in self._known]
@@ -228,10 +248,18 @@ class PostgresSource:
         return found
 
     def _retry_halted(self) -> bool:
-        """Go on with the tables that halted at a row and have been written to since; say whether there were any."""
-        halted = [c.registered for c in self._captured if is_halted(c.registered)]
-        waiting = registry.waiting(self._connection, (t.schema.table_id for t in halted))
-        retried = [t for t in halted if self._halts.may_go_on(t.schema.table_id, waiting[t.schema.table_id])]
+        """Go on with tables that halted; say whether there were any.
+
+        One that halted at a row must have been written to since, any of them must be readable.
+        """
+        stopped = [c for c in self._captured if is_halted(c.registered) or is_unreadable(c.registered)]
+        unreadable = registry.unreadable(self._connection, stopped)
+        readable = [c.registered for c in stopped if c.schema.table_id not in unreadable]
+        waiting = registry.waiting(self._connection, (t.schema.table_id for t in readable if is_halted(t)))
+        retried = [
+            t for t in readable
+            if is_unreadable(t) or self._halts.may_go_on(t.schema.table_id, waiting[t.schema.table_id])
+        ]  # fmt: skip
         for table in retried:
             registry.set_state(self._connection, table.schema.table_id, *state_before(table))
         return bool(retried)
@@ -256,7 +284,7 @@ class PostgresSource:
         try:
             self._cut = open_cut(
                 self._connection, self._captured, self._tables, self._mark, fills, self._pace, self._halts,
-                everywhere=everywhere, idle=self._cut is None, seen=seen,
+                self._locked, everywhere=everywhere, idle=self._cut is None, seen=seen,
             )  # fmt: skip
         except SourceError:
             self._seen = ""

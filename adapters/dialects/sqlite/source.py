@@ -261,6 +261,9 @@ class SqliteSource:
             if not self._writer.execute(statement("registry", "beat"), (_now_us(),)).rowcount:
                 self._writer.execute(statement("registry", "beat_again"), (_now_us(),))
 
+    def blocked_by(self) -> str:
+        return ""  # nothing does
+
     def backlog(self) -> dict[int, tuple[int, int]]:
         """Return how many log rows wait; nothing blocks, because a transaction that has ended is visible at once."""
         with read_transaction(self._writer, self._file):

@@ -19,7 +19,7 @@ from venus.adapters.dialects.postgresql import cutsql, opening
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
 from venus.adapters.dialects.postgresql.marks import Tables
-from venus.adapters.dialects.postgresql.opening import open_cut
+from venus.adapters.dialects.postgresql.opening import Locked, open_cut
 from venus.adapters.dialects.postgresql.registry import load
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
@@ -135,8 +135,9 @@ def meddling(sql: Sql, capture: Start, database: str) -> Iterator[tuple[Follower
 def opened(connection: Meddling, *, everywhere: bool) -> PostgresCut | None:
     captured, mark = load(connection)
     return open_cut(
-        connection, captured, Tables.of(captured), mark, [], FillPace(), Halts(), everywhere=everywhere, idle=True
-    )
+        connection, captured, Tables.of(captured), mark, [], FillPace(), Halts(), Locked(time.monotonic),
+        everywhere=everywhere, idle=True,
+    )  # fmt: skip
 
 
 def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(

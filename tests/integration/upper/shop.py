@@ -24,12 +24,12 @@ _CREATE = (
 class Shop:
     """The application's side of a source."""
 
-    def __init__(self, url: str, *, seed: int = 1) -> None:
+    def __init__(self, url: str, *, seed: int = 1, create: bool = True) -> None:
         self.url = url
         self.engine = sa.create_engine(url, poolclass=NullPool)
         self._random = random.Random(seed)
         self._next = 1000
-        self._run([sa.text(statement) for statement in _CREATE])
+        self._run([sa.text(statement) for statement in _CREATE] if create else [])
 
     @classmethod
     def sqlite(cls, directory: Path) -> Shop:

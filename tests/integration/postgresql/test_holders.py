@@ -1,0 +1,72 @@
+"""Who has a captured table to himself, or has written to it and does not end, is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.postgresql.conftest import Sql, Start
+from venus.adapters.dialects.postgresql import install as installing
+from venus.adapters.dialects.postgresql import opening
+from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.errors import DatabaseUnavailable
+
+pytestmark = pytest.mark.integration
+
+
+def pid_of(session: Sql) -> int:
+    return session.connection.info.backend_pid
+
+
+def test_whoever_locks_a_table_for_long_is_named_in_the_log(
+    sql: Sql, another: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(opening, "SAY_AFTER_S", 0.0)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    sql("INSERT INTO item VALUES (1)")
+    somebody = another()
+    somebody("SET application_name = 'nightly job'")
+    somebody("BEGIN")
+    somebody("LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
+    for _ in range(3):
+        assert follower.source.open_cut([]) is None
+    (said,) = [record.getMessage() for record in caplog.records if "nothing is captured" in record.getMessage()]
+    assert f"public.item is locked by session {pid_of(somebody)} (user postgres, nightly job, " in said
+    assert said.endswith("idle in transaction: LOCK TABLE item IN ACCESS EXCLUSIVE MODE)")
+    somebody("ROLLBACK")
+    follower.drain()
+    assert len(follower.rows("item")) == 1
+
+
+def test_whoever_has_written_and_does_not_end_is_named(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
+    follower = capture()
+    assert follower.source.blocked_by() == ""
+    somebody = another()
+    somebody("BEGIN")
+    somebody("INSERT INTO item VALUES (4711, 'Smith')")
+    said = follower.source.blocked_by()
+    assert said.startswith(f"public.item: session {pid_of(somebody)} (user postgres, ")
+    assert said.endswith("INSERT INTO item VALUES (?, ?))")
+    somebody("ROLLBACK")
+
+
+def test_a_prepared_transaction_in_the_way_of_an_installation_is_named(
+    sql: Sql, source: PostgresSource, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installing, "_RETRY_AFTER_S", 0.0)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    sql("BEGIN")
+    sql("INSERT INTO item VALUES (1)")
+    sql("PREPARE TRANSACTION 'left behind'")
+    try:
+        url = f"{database}{'&' if '?' in database else '?'}venus_install_attempts=2"
+        with pytest.raises(
+            DatabaseUnavailable, match=r"prepared transaction 'left behind' \(owner postgres, prepared "
+        ):
+            PostgresSource(url).install(["*"], [])
+    finally:
+        sql("ROLLBACK PREPARED 'left behind'")

@@ -1,0 +1,224 @@
+"""A privilege on one captured table is taken away: it halts alone, says what to type, and goes on when it is back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from tests.integration.upper.shop import Shop
+from tests.integration.upper.test_real_sources import _until_equal as until_equal
+from tests.integration.upper.test_real_sources import running
+from tests.support.brokers import business_status, settings, wait_for
+from tests.support.ledger import read_ledger
+from tests.support.mariadb import MariaServer
+from tests.support.postgres import Server
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.upper import chores
+from venus.broker.service.process import RunningBroker
+from venus.config import Capture, Settings, Source
+from venus.errors import Unavailable
+from venus.rpc.reports import reported_problems
+
+pytestmark = pytest.mark.integration
+
+USER = "capturer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """A source, as an administrator has it and as VENUS's user reaches it."""
+
+    shop: Shop
+    url: str
+    administer: Callable[[str], None]
+    #: What is done once the triggers are there.
+    limit: Callable[[], None] = lambda: None
+    is_narrow: bool = False
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chores, "REFRESH_S", 0.2)
+
+
+@pytest.fixture
+def postgres(postgres_server: Server, database: str) -> Iterator[Limited]:
+    shop = Shop(database)
+    name = sqlalchemy.make_url(database).database
+    for statement in (
+        f"CREATE ROLE {USER} LOGIN",
+        f"GRANT CREATE ON DATABASE {name} TO {USER}",
+        "CREATE SCHEMA apart",
+        f"GRANT USAGE ON SCHEMA public, apart TO {USER}",
+        f"GRANT SELECT, TRIGGER ON customer, line TO {USER}",
+    ):
+        shop.run(statement)
+    yield Limited(shop=shop, url=postgres_server.url(str(name), USER), administer=shop.run)
+    shop.run(f"DROP OWNED BY {USER} CASCADE")
+    shop.run(f"DROP ROLE {USER}")
+
+
+@pytest.fixture(params=["wide", "narrow"])
+def mariadb(
+    request: pytest.FixtureRequest, mariadb_server: MariaServer, mariadb_exact_database: str
+) -> Iterator[Limited]:
+    """`narrow` = information_schema does not even show a table whose SELECT is gone."""
+    url = mariadb_exact_database
+    name = sqlalchemy.make_url(url).database
+
+    def administer(statement: str) -> None:
+        mariadb_server.execute(statement, name)
+
+    administer("CREATE TABLE customer (id int PRIMARY KEY, name text, note text)")
+    administer("CREATE TABLE line (order_no int, pos int, item text NOT NULL, amount int, PRIMARY KEY (order_no, pos))")
+    shop = Shop(url, create=False)
+    user = f"{USER}@'127.0.0.1'"
+    administer(f"CREATE USER {user}")
+    administer(f"GRANT PROCESS ON *.* TO {user}")
+    administer(f"GRANT ALL ON {name}.* TO {user}")
+
+    def limit() -> None:
+        """As an administrator may who gives an account no more than it needs from now on."""
+        administer(f"REVOKE ALL ON {name}.* FROM {user}")
+        others = "INSERT, UPDATE, DELETE, TRIGGER, " if request.param == "wide" else ""
+        administer(f"GRANT {others}CREATE TEMPORARY TABLES ON {name}.* TO {user}")
+        for (table,) in mariadb_server.execute("SHOW TABLES", name):
+            own = "SELECT, INSERT, UPDATE, DELETE, TRIGGER" if table.startswith("venus_") else "SELECT, TRIGGER"
+            administer(f"GRANT {own} ON {name}.{table} TO {user}")
+
+    yield Limited(
+        shop=shop,
+        url=mariadb_server.url(str(name), USER),
+        administer=administer,
+        limit=limit,
+        is_narrow=request.param == "narrow",
+    )
+    mariadb_server.execute(f"DROP USER {USER}@'127.0.0.1'")
+
+
+def chosen_for(source: Limited, broker: RunningBroker) -> Settings:
+    chosen = settings(Path("unused"), address=broker.address)
+    return chosen.model_copy(update={"source": Source.model_validate({"url": source.url}), "capture": Capture()})
+
+
+def problems(broker: RunningBroker) -> list[str]:
+    return [said for group, said in reported_problems(business_status(broker.address), 0) if not group]
+
+
+def others_arrive(shop: Shop, broker: RunningBroker) -> bool:
+    try:
+        return read_ledger(broker.address).values("line") == shop.values("line")
+    except (Unavailable, KeyError, StopIteration):  # nothing has arrived yet
+        return False
+
+
+def halts_alone(
+    source: Limited, broker: RunningBroker, harm: str, cure: str, *, filled: bool, begun: bool = False
+) -> None:
+    """`{log}` in a statement stands for the log's number."""
+    shop, chosen = source.shop, chosen_for(source, broker)
+    if not begun:
+        shop.fill(20)
+        shop.install(chosen)
+    with closing(open_source(chosen)) as opened:
+        log = next(f"l_{t.schema.table_id:05}" for t in opened.registered() if t.schema.name == "customer")
+    if not begun:
+        source.limit()
+    harm, cure = harm.format(log=log), cure.format(log=log)
+    if not filled:
+        source.administer(harm)
+    with running(chosen) as adapter:
+        if filled:
+            until_equal(shop, broker)
+            source.administer(harm)
+        for _ in range(5):
+            shop.write_alike()
+        wait_for(lambda: problems(broker), 30)
+        (said,) = problems(broker)
+        assert f"customer is HALTED (may not be read: it is captured again by itself after `{cure}`)" in said
+        shop.write_alike()
+        wait_for(lambda: others_arrive(shop, broker), 30)
+        ledger = read_ledger(broker.address)
+        assert "customer" not in ledger.schemas or ledger.values("customer") != shop.values("customer")
+        source.administer(cure)
+        until_equal(shop, broker)
+        wait_for(lambda: not problems(broker), 30)
+    # that a log may not be emptied is met by a COMMIT, which nothing can be done behind
+    assert adapter.reports[-1].connections == (2 if "DELETE ON" in harm and "mysql" in source.url else 1)
+
+
+@pytest.mark.parametrize("filled", [True, False])
+@pytest.mark.parametrize(
+    ("harm", "cure"),
+    [
+        (f"REVOKE SELECT ON customer FROM {USER}", f"GRANT SELECT ON public.customer TO {USER}"),
+        (f"REVOKE SELECT ON venus.{{log}} FROM {USER}", f"GRANT SELECT, DELETE ON venus.{{log}} TO {USER}"),
+        (f"REVOKE DELETE ON venus.{{log}} FROM {USER}", f"GRANT SELECT, DELETE ON venus.{{log}} TO {USER}"),
+        ("ALTER TABLE customer ENABLE ROW LEVEL SECURITY", f"ALTER ROLE {USER} BYPASSRLS"),
+    ],
+    ids=["table", "log", "emptying the log", "rows"],
+)
+def test_a_table_of_postgresql_that_may_not_be_read_halts_alone(
+    postgres: Limited, broker: RunningBroker, harm: str, cure: str, filled: bool
+) -> None:
+    if "{log}" in harm and not filled:
+        pytest.skip("a fill reads no log")
+    halts_alone(postgres, broker, harm, cure, filled=filled)
+
+
+def test_a_log_of_mariadb_that_may_not_be_read_halts_its_table_alone(mariadb: Limited, broker: RunningBroker) -> None:
+    name = sqlalchemy.make_url(mariadb.url).database
+    user, log = f"'{USER}'@'127.0.0.1'", f"{name}.venus_{{log}}"
+    cure = f"GRANT SELECT, DELETE ON {log} TO {user}"
+    halts_alone(mariadb, broker, f"REVOKE SELECT ON {log} FROM {user}", cure, filled=True)
+    if mariadb.is_narrow:  # else it has DELETE for the whole database
+        halts_alone(mariadb, broker, f"REVOKE DELETE ON {log} FROM {user}", cure, filled=True, begun=True)
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_a_table_of_mariadb_that_may_not_be_read_fails_no_statement_for_long(
+    mariadb: Limited, broker: RunningBroker, filled: bool
+) -> None:
+    """Triggers run with their definer's privileges, and need SELECT for what they look at."""
+    shop, chosen = mariadb.shop, chosen_for(mariadb, broker)
+    shop.fill(20)
+    shop.install(chosen)
+    mariadb.limit()
+    name = sqlalchemy.make_url(mariadb.url).database
+    user = f"'{USER}'@'127.0.0.1'"
+
+    def works() -> bool:
+        try:
+            shop.write_alike()
+        except sqlalchemy.exc.OperationalError:  # SELECT command denied
+            return False
+        return True
+
+    if not filled:
+        mariadb.administer(f"REVOKE SELECT ON {name}.customer FROM {user}")
+    with running(chosen) as adapter:
+        if filled:
+            until_equal(shop, broker)
+            mariadb.administer(f"REVOKE SELECT ON {name}.customer FROM {user}")
+        wait_for(works, 30)
+        wait_for(lambda: problems(broker), 30)
+        (said,) = problems(broker)
+        grant = f"GRANT SELECT ON {name}.customer TO {user}"
+        assert f"customer is HALTED (may not be read: it is captured again by itself after `{grant}`" in said
+        assert "its triggers were taken away" in said
+        shop.run("UPDATE line SET amount = amount + 1")
+        wait_for(lambda: others_arrive(shop, broker), 30)
+        mariadb.administer(grant)
+        mariadb.administer(f"GRANT ALL ON {name}.* TO {user}")
+        wait_for(lambda: "customer is RESYNC (its triggers were taken away" in "".join(problems(broker)), 30)
+        shop.install(chosen)
+        with closing(open_source(chosen)) as opened:
+            opened.restart_fill(next(t.schema.table_id for t in opened.registered() if t.schema.name == "customer"))
+        until_equal(shop, broker)
+        wait_for(lambda: not problems(broker), 30)
+    assert adapter.reports[-1].connections == 1
