@@ -48,6 +48,8 @@ RULES = (
          says="a table could not be made equal to the full data"),
     Rule(name="table_paused", hop="", pattern=r"^((?:source|target .+?): .+) is PAUSED\b",
          says="somebody paused a table"),
+    Rule(name="table_waits", hop="", pattern=r"^((?:source|target .+?): .+) is WAITING\b", lasts_s=30.0,
+         says="somebody else's lock holds changes up"),
     Rule(name="tables_many", hop="", pattern=r"^(source|target .+?): [\d,]+ more tables? do(?:es)? not follow",
          says="more tables do not follow than are listed"),
     Rule(name="paused", hop="", pattern=r"^(source|target .+?): paused;", says="a whole source or target is paused"),

@@ -87,15 +87,18 @@ class TargetView:
     committed_at_cut: dict[int, int] = field(default_factory=dict)
     heartbeat_age_s: float | None = None  # how old the newest heartbeat is that has arrived: the lag from end to end
     tables: tuple[TargetTable, ...] = ()
+    #: What waits for a lock that somebody else holds.
+    waiting: tuple[TableCondition, ...] = ()
 
     @property
     def condition(self) -> AdapterCondition:
         """Return how the tables stand, as the under adapter reports it."""
+        tables = (
+            TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason, rows=t.rows_shown)
+            for t in self.tables
+        )
         return AdapterCondition.of(
-            (
-                TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason, rows=t.rows_shown)
-                for t in self.tables
-            ),
+            (*self.waiting, *tables),
             paused=self.paused,
             quarantined=self.open_quarantine,
         )

@@ -23,7 +23,9 @@ from venus.adapters.targets.postgresql.database import (
 from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.waiting import waiting
 from venus.adapters.targets.predicates import text_for
+from venus.conditions import TableCondition
 from venus.config import Settings
 
 __all__ = [
@@ -60,6 +62,8 @@ class Progress:
     cut_over: Mark | None = None
     #: Which rows each table shall get by the configuration, by its name at the source; empty = every row.
     wanted: dict[str, str] = field(default_factory=dict)
+    #: What waits for a lock that somebody else holds.
+    waiting: tuple[TableCondition, ...] = ()
 
 
 def progress(settings: Settings, name: str) -> Progress:
@@ -86,6 +90,7 @@ def progress_of(target: PostgresTarget, session: Session) -> Progress:
         resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
         cut_over=cutmark.read(target, session),
         wanted={t.source_name: text_for(target.config.where, t.source_name) for t in tables},
+        waiting=tuple(waiting(target, session, {t.table_id: t for t in tables})),
     )
 
 

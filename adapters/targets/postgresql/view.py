@@ -35,6 +35,7 @@ def _loaded(found: Progress, position: Position, now_us: int) -> TargetView:
         note=position.note,
         cut_over=f"{found.cut_over.marked_at:%Y-%m-%d %H:%M:%S} UTC" if found.cut_over else "",
         committed_at_cut=committed_at_cut(found.cut_over),
+        waiting=found.waiting,
         tables=tuple(
             table(t, resyncing=t.source_name in found.resyncing, wanted=found.wanted.get(t.source_name))
             for t in found.tables

@@ -21,11 +21,13 @@ from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys
 from venus.adapters.targets.postgresql.rows.merging import MergeWhole
-from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused
+from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused
 from venus.adapters.targets.postgresql.session import Superseded
 from venus.adapters.targets.postgresql.taking import take
+from venus.adapters.targets.postgresql.waiting import Watch
 from venus.adapters.under.applied import say_applied
 from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of
+from venus.conditions import TableCondition
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc.stopwatch import Stopwatch
 
@@ -54,11 +56,14 @@ class ApplySession:
         self._accounted = 0.0
         self._accounted_offset = -1
         self._unaccounted: int | None = None
+        self._watch: Watch | None = None
 
     def __enter__(self) -> ApplySession:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._watch is not None:
+            self._watch.close()
         self._held.forget()
         self._resyncs.close()
         if self._opened is not None:
@@ -120,6 +125,14 @@ class ApplySession:
         self._acknowledge()
         self._opened.report(self._catalogue)
         self._loop.begun(self._catalogue.position.offset)
+        self._watch = Watch(self._target, self._session, lambda: self._catalogue.tables, self._tell_waits)
+
+    def _tell_waits(self, found: list[TableCondition]) -> None:
+        """Say for whom this session waits; called by another thread, as this one does."""
+        self._stream.report(self._catalogue, waits=found)
+        if found:
+            error = "; ".join(f"{one.name} waits {one.reason}" for one in found)
+            self._loop.tell(self._catalogue.held(), error=error, now=True)
 
     def _keep_rows(self, rows: RowsIdentity | None) -> None:
         """Keep which rows the set has that is read from now on, where the applied offset is."""
@@ -191,7 +204,7 @@ class ApplySession:
                 for piece in pieces:
                     transaction.add(piece)
                 self._finish(transaction, cuts[-1], sum(c.rows for c in cuts))
-            except RowsRefused as refused:
+            except (RowsRefused, CommitRefused) as refused:
                 self._session.rollback()
                 self._reload()
                 if len(cuts) > 1:  # which cut is it? held_from shall be exact
@@ -225,7 +238,7 @@ class ApplySession:
                     say_applied(self._target.business, self._target.name, [whole])
                     return True
                 heard = self._stream.hear(heard)
-        except RowsRefused as refused:
+        except (RowsRefused, CommitRefused) as refused:
             if self._stream.cuts.ahead:
                 raise Hesitate(f"the target refuses a row of it: {refused}") from refused
             self._session.rollback()
@@ -250,7 +263,7 @@ class ApplySession:
         )  # fmt: skip
         self._done(cut, rows, reload=transaction.changed)
 
-    def _judge(self, refused: RowsRefused) -> None:
+    def _judge(self, refused: RowsRefused | CommitRefused) -> None:
         self._loop.verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
 
     def _done(self, cut: Cut, rows: int, *, reload: bool) -> None:

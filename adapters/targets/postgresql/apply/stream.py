@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.under.cuts import Assembler, Hesitate
+from venus.conditions import TableCondition
 from venus.errors import Diverged
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import rows_wire
@@ -55,9 +58,10 @@ class Stream:
 
     # -- what the broker is told -----------------------------------------------------------------------------------
 
-    def report(self, catalogue: Catalogue) -> None:
-        """Tell how the tables stand."""
-        self._subscriber.report(catalogue.condition())
+    def report(self, catalogue: Catalogue, *, waits: Sequence[TableCondition] = ()) -> None:
+        """Tell how the tables stand, and for whom they wait."""
+        condition = catalogue.condition()
+        self._subscriber.report(replace(condition, tables=(*waits, *condition.tables)))
 
     def acknowledge(self, applied: int, kept: int, unaccounted: int | None = None) -> None:
         """Tell what is applied, and from where on the broker must keep the queue."""

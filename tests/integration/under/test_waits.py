@@ -1,0 +1,87 @@
+"""Somebody's lock holds a target up: who that is, is said while it lasts, and nothing when it is over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg2
+import psycopg2.extensions
+import pytest
+
+from tests.support.applying import equal, loaded
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
+from tests.support.postgres import libpq
+from venus.adapters.targets.postgresql import waiting
+from venus.adapters.targets.registry import open_target
+from venus.alarm_rules import recognised
+from venus.conditions import problems
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LOOK_S", 0.2)
+
+
+@pytest.fixture
+def somebody(database: str) -> Iterator[psycopg2.extensions.connection]:
+    with closing(psycopg2.connect(libpq(database), application_name="nightly job")) as connection:
+        yield connection
+
+
+def seen(settings: Settings) -> list[str]:
+    return problems(open_target(settings, "a").look().condition, "a")
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("LOCK TABLE shop.items IN ACCESS EXCLUSIVE MODE", "shop.items"),
+        ("UPDATE shop.items SET label = 'Mrs. Smith, 4711' WHERE id = 1", "a row"),
+    ],
+    ids=["table", "row"],
+)
+def test_a_session_with_a_lock_is_named(
+    statement: str, what: str, database: str, broker: FakeDelivery, feed: Feed,
+    somebody: psycopg2.extensions.connection, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    settings = loaded(database, feed, items(), rows=3)
+    with following(settings, "a") as reports:
+        somebody.cursor().execute(statement)
+        feed.cut(put(1, "new", 1))
+        wait_for(lambda: bool(seen(settings)), "status")
+        (said,) = seen(settings)
+        pid = somebody.info.backend_pid
+        assert said.startswith(
+            f"target a: {what} is WAITING (for a lock of session {pid} (user postgres, nightly job, "
+        )
+        assert re.search(r"transaction open since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC, idle in transaction: ", said)
+        assert "Smith" not in said
+        assert "4711" not in said
+        assert recognised(said)[0].name == "table_waits"
+        wait_for(lambda: f"session {pid}" in caplog.text, "the log")
+        wait_for(lambda: any(f"session {pid}" in report.error for report in reports), "the report")
+        somebody.rollback()
+        caught_up(database, broker)
+        wait_for(lambda: not seen(settings), "the end of it")
+    equal(database, feed)
+
+
+def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), rows=3)
+    query(database, "BEGIN; LOCK TABLE shop.items; PREPARE TRANSACTION 'left behind'")
+    try:
+        with following(settings, "a"):
+            feed.cut(put(1, "new", 1))
+            wait_for(lambda: bool(seen(settings)), "status")
+            assert "prepared transaction 'left behind' (owner postgres, prepared " in seen(settings)[0]
+            query(database, "ROLLBACK PREPARED 'left behind'")
+            caught_up(database, broker)
+    finally:
+        for (gid,) in query(database, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
+            query(database, f"ROLLBACK PREPARED '{gid}'")
