@@ -86,6 +86,15 @@ SELECT n.nspname, c.relname FROM pg_constraint r JOIN pg_class c ON c.oid = r.co
     JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE r.conrelid = to_regclass(%(table)s) AND r.conname = %(constraint)s
 
+-- deferred --
+-- What may act at the COMMIT of a transaction that has written to these tables, in their order: constraints and
+-- constraint triggers of theirs, and foreign keys of others to them.
+SELECT t.name, quote_ident(n.nspname) || '.' || quote_ident(r.conname)
+FROM unnest(%(tables)s::text[]) WITH ORDINALITY t (name, place)
+JOIN pg_constraint r ON r.condeferrable AND to_regclass(t.name) IN (r.conrelid, r.confrelid)
+JOIN pg_namespace n ON n.oid = r.connamespace
+ORDER BY t.place, r.contype, r.conname
+
 -- replica_role --
 SET session_replication_role = replica
 

@@ -13,7 +13,7 @@ from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import ACTIVE, Position, PostgresTarget
-from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Verdicts
+from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.under.cuts import Assembler, Cut, piece_of, pieces_of
 from venus.rpc.subscriber import Subscriber
@@ -86,7 +86,7 @@ class CatchUp:
                 for piece in pieces_of(cuts):
                     transaction.add(piece)
                 transaction.finish(partial(self._end_text, end, halted=bool(verdicts.halts)))
-            except RowsRefused as refused:
+            except (RowsRefused, CommitRefused) as refused:
                 self._session.rollback()
                 changed = True
                 catalogue = catalogues.read(self._target, self._session)  # it may have seen what was rolled back

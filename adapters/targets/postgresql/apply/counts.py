@@ -38,6 +38,11 @@ class Counts:
         """Return the count of a table, to be added to."""
         return self._tables.setdefault(table_id, Count())
 
+    @property
+    def written(self) -> list[int]:
+        """The tables that this transaction has written to."""
+        return [table_id for table_id, count in self._tables.items() if count.applied]
+
     def met(self, piece: Piece) -> None:
         """Count the offset that an increment without changes takes."""
         self.other += piece.end - piece.start - piece.batch.count

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from venus.adapters.targets.postgresql.apply.committing import commit_one_by_one, table_of
 from venus.adapters.targets.postgresql.apply.counts import Counts
 from venus.adapters.targets.postgresql.apply.markers import Markers
 from venus.adapters.targets.postgresql.apply.parking import Parking
@@ -18,13 +19,13 @@ from venus.adapters.targets.postgresql.apply.recording import Recording
 from venus.adapters.targets.postgresql.apply.writer import Writer
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import HALTED, PostgresTarget
-from venus.adapters.targets.postgresql.replica import referred_to
-from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Verdicts
+from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.schema.following import SchemaChanges
 from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
 from venus.adapters.under.cuts import Piece
 from venus.adapters.under.heartbeats import heartbeat_of
 from venus.codec.changes import TableChanges
+from venus.errors import TargetError
 from venus.model import ChangeKind, TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import differing_column
@@ -111,11 +112,20 @@ class ApplyTransaction:
         self._writer.flush()
 
     def finish(self, end: Callable[[], str]) -> None:
-        """Write everything, then `end`'s statement, and commit."""
+        """Write everything, then `end`'s statement, and commit. Raises CommitRefused unless it is done one by one."""
         self.flush()
-        if self._defer:
-            self._check_constraints()
-        self._session.run("; ".join([*self._counts.texts(self._target, self._session), end(), "COMMIT"]))
+        if self._verdicts.one_by_one:
+            self._session.run("; ".join([*self._counts.texts(self._target, self._session), end()]))
+            commit_one_by_one(self._session, self._catalogue, self._counts.written)
+            return
+        try:
+            if self._defer:
+                self._check_constraints()
+            self._session.run("; ".join([*self._counts.texts(self._target, self._session), end(), "COMMIT"]))
+        except (RowsRefused, Superseded):
+            raise
+        except TargetError as refusal:
+            raise CommitRefused(str(refusal)) from refusal
 
     # -- schema changes, in front of the rows ----------------------------------------------------------------------
 
@@ -225,15 +235,7 @@ class ApplyTransaction:
         try:
             self._session.run("SET CONSTRAINTS ALL IMMEDIATE")
         except Refusal as refusal:
-            table_id = self._table_of(refusal)
+            table_id = table_of(self._session, self._catalogue, refusal)
             if table_id is None:
                 raise
             raise RowsRefused(table_id, refusal.summary, []) from refusal
-
-    def _table_of(self, refusal: Refusal) -> int | None:
-        """Return the table that violates a constraint, or to which somebody else's table refers. May roll back."""
-        by_name = {(t.namespace, t.name): t.table_id for t in self._catalogue.tables.values()}
-        if refusal.table in by_name or not refusal.constraint:
-            return by_name.get(refusal.table)
-        self._session.rollback()
-        return by_name.get(referred_to(self._session, refusal))

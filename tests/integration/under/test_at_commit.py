@@ -1,0 +1,93 @@
+"""What the target refuses only at COMMIT: the table whose trigger or constraint raises halts, the others go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.applying import counters_close, equal, loaded
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, wait_for
+from venus.adapters.targets.postgresql.control import quarantine_retry, table_states
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+RAISES = """
+CREATE FUNCTION complain() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN IF NEW.amount = 666 THEN RAISE EXCEPTION 'no such amount' USING ERRCODE = '{code}'; END IF; RETURN NULL; END $$
+"""
+TRIGGER = (
+    "CREATE CONSTRAINT TRIGGER complains AFTER INSERT OR UPDATE ON shop.{table} DEFERRABLE INITIALLY DEFERRED"
+    " FOR EACH ROW EXECUTE FUNCTION complain()"
+)
+ALWAYS = "ALTER TABLE shop.{table} ENABLE ALWAYS TRIGGER complains"
+#: A table of somebody else, into which an own trigger writes what is then refused.
+COPIES = """
+CREATE TABLE shop.copied (amount bigint);
+CREATE FUNCTION copy_it() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN INSERT INTO shop.copied VALUES (NEW.amount); RETURN NULL; END $$;
+CREATE TRIGGER copies AFTER INSERT OR UPDATE ON shop.others FOR EACH ROW EXECUTE FUNCTION copy_it();
+ALTER TABLE shop.others ENABLE ALWAYS TRIGGER copies
+"""
+
+
+def states(settings: Settings) -> list[str]:
+    return [t.state for t in table_states(settings, "a")]
+
+
+@pytest.mark.parametrize("code", ["P0001", "ZX001"])
+@pytest.mark.parametrize(
+    "way",
+    [{"keyed_rows_max": 0}, {"keyed_rows_max": 1000}, {"cut_group_rows_max": 1}],
+    ids=["copied", "keyed", "large"],
+)
+def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
+    way: dict[str, int], code: str, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), items(2, "others"), items(3, "third"), rows=3, apply=way)
+    since = dict(feed.committed)
+    query(database, RAISES.format(code=code))
+    for table in ("items", "others"):
+        query(database, TRIGGER.format(table=table))
+        query(database, ALWAYS.format(table=table))
+    with following(settings, "a"):
+        feed.cut(put(1, "fine", 1), put(1, "fine", 1, table=2))
+        feed.cut(put(2, "fine", 2), put(7, "bad", 666, table=2), put(1, "x", 1, table=3))
+        feed.cut(put(3, "fine", 3), put(8, "fine", 8, table=2))
+        caught_up(database, broker)
+        assert states(settings) == ["ACTIVE", "HALTED", "ACTIVE"]
+        for table_id in (1, 3):
+            assert rows_at(database, feed.schemas[table_id]) == feed.model[table_id]
+        reason = table_states(settings, "a")[1].reason
+        assert reason.startswith("refused at the COMMIT: ")
+        assert "no such amount" in reason
+        assert "`venus quarantine retry --table shop.others --target a`" in reason
+        quarantine_retry(settings, "a")  # it raises again
+        wait_for(lambda: states(settings)[1] == "HALTED", "another halt")
+        feed.cut(put(7, "good", 7, table=2))
+        query(database, "DROP TRIGGER complains ON shop.others")
+        quarantine_retry(settings, "a")
+        wait_for(lambda: states(settings) == ["ACTIVE"] * 3, "the table's return")
+    equal(database, feed)
+    counters_close(settings, feed, since)
+
+
+def test_a_trigger_of_somebody_elses_table_halts_what_was_written_and_no_more(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), items(2, "others"), rows=3)
+    since = dict(feed.committed)
+    query(database, RAISES.format(code="P0001") + ";" + COPIES)
+    query(database, TRIGGER.format(table="copied"))
+    query(database, ALWAYS.format(table="copied"))
+    with following(settings, "a"):
+        feed.cut(put(7, "bad", 666, table=2))
+        feed.cut(put(2, "fine", 2))
+        caught_up(database, broker)
+        assert states(settings) == ["ACTIVE", "HALTED"]
+        assert "has written to " in table_states(settings, "a")[1].reason
+        query(database, "DROP TRIGGER complains ON shop.copied")
+        quarantine_retry(settings, "a")
+        wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
+    equal(database, feed)
+    counters_close(settings, feed, since)
