@@ -7,6 +7,8 @@ from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NoReturn
 
+from pydantic import SecretStr
+
 from venus.adapters.targets.contract import (
     Capabilities,
     Conversion,
@@ -34,9 +36,18 @@ class Configured:
         self.settings = settings
         self.name = name
         self.config = require_target(settings, name)
-        self.url = self.config.url.get_secret_value()
         self.business = settings.business.name
         self.group = f"{self.business}/{name}"
+
+    @property
+    def url(self) -> str:
+        """Where it is, with the password of now: asked for each new connection."""
+        return self.config.url.get_secret_value()
+
+    @property
+    def worker_url(self) -> str | SecretStr:
+        """Return the URL for another process: it reads the password again itself, if that comes from a file."""
+        return self.url if type(self.config.url) is SecretStr else self.config.url
 
     @property
     def broker(self) -> str:

@@ -13,6 +13,8 @@ from urllib.parse import unquote, unquote_plus
 from venus.masking import masked
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from venus.config import Settings
 
 STRUCK = "***"
@@ -25,11 +27,13 @@ class Redactor:
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
+        self._urls: list[SecretStr] = []
 
     def learn(self, settings: Settings) -> None:
         """Remember the secrets of these settings; passwords in URLs as written and decoded."""
         for url in (settings.source.url, *(target.url for target in settings.targets.values())):
             self._secrets |= passwords(url.get_secret_value())
+            self._urls.append(url)
         self._secrets |= passwords(settings.spark.remote)
         from venus.config import is_secret
 
@@ -42,9 +46,17 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         """Return the text without any password."""
-        for secret in sorted(self._secrets, key=len, reverse=True):
+        for secret in sorted(self._secrets | self._rotated(), key=len, reverse=True):
             text = text.replace(secret, STRUCK)
         return re.sub(r"\S+://\S+", lambda found: masked(found[0]), text)
+
+    def _rotated(self) -> set[str]:
+        """Return the passwords that were read since: a database's may be changed while VENUS runs."""
+        known: set[str] = set()
+        for url in self._urls:
+            for text in getattr(url, "known", ()):
+                known |= passwords(text)
+        return known
 
 
 def passwords(url: str) -> set[str]:

@@ -1,10 +1,19 @@
-"""Passwords of databases from a command or a file, put into the URLs of the settings where they are needed."""
+"""Passwords of databases from a command or a file, put into the URLs of the settings where they are needed.
+
+They are read again whenever a URL is asked for, which is for each new connection: a password that is changed while
+VENUS runs needs no restart. The URL can be pickled; whoever cannot read the password where it is then has the one that
+was known when it was sent.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
+import socket
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import SecretStr
@@ -13,13 +22,56 @@ from venus.config import Settings, Source, Target
 from venus.errors import ConfigError
 from venus.security.reading import read_secret
 
+logger = logging.getLogger(__name__)
+
 COMMAND_TIMEOUT_S = 30.0
+#: A command is run again for a connection so long after the last time: a login that is refused is tried every moment.
+COMMAND_EVERY_S = 5.0
 PASSWORD_CHARS_MAX = 4096
 _USER = re.compile(r"(://[^:/?@]+)(:[^/?]*)?@")
 
 
+class RotatingUrl(SecretStr):
+    """A database's URL with its password, which is read again where it comes from."""
+
+    def __init__(self, section: str, database: Source | Target) -> None:
+        self._section = section
+        self._database = database
+        self._machine = socket.gethostname()
+        super().__init__(_with_password(section, database))
+        self._read_at = time.monotonic()
+        self._said = ""  # of what stands in the way
+        #: Every URL that this process has seen, so that none of their passwords is ever shown.
+        self.known = {self._secret_value}
+
+    def get_secret_value(self) -> str:
+        """Return the URL with the password of now, or with the last one if that cannot be read."""
+        if self._database.password_file or self._is_due():
+            self._read_at = time.monotonic()
+            self._read()
+        return self._secret_value
+
+    def _is_due(self) -> bool:
+        """Whether to run the command: on the machine that is configured so, and not for every attempt."""
+        return self._machine == socket.gethostname() and time.monotonic() - self._read_at >= COMMAND_EVERY_S
+
+    def _read(self) -> None:
+        try:
+            self._secret_value, self._said = _with_password(self._section, self._database), ""
+        except ConfigError as error:
+            level = logging.WARNING if self._machine == socket.gethostname() else logging.DEBUG
+            if str(error) != self._said:
+                logger.log(level, "%s; the last password is tried", error)
+            self._said = str(error)
+        self.known.add(self._secret_value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # another process has another clock
+        return self.__dict__ | {"_read_at": float("-inf")}
+
+
 def resolved(settings: Settings) -> Settings:
-    """Return settings whose URLs have their passwords; each command runs once. Raises ConfigError."""
+    """Return settings whose URLs have their passwords. Raises ConfigError."""
     changed: dict[str, object] = {}
     if (url := _url_of("source", settings.source)) is not None:
         changed["source"] = settings.source.model_copy(update={"url": url})
@@ -38,6 +90,10 @@ def _url_of(section: str, database: Source | Target) -> SecretStr | None:
         return None
     if database.password_command and database.password_file:
         raise ConfigError(f"{section} has password_command and password_file", hint="keep one of them")
+    return RotatingUrl(section, database)
+
+
+def _with_password(section: str, database: Source | Target) -> str:
     url = database.url.get_secret_value()
     user = _USER.search(url)
     if user is None:
@@ -46,7 +102,7 @@ def _url_of(section: str, database: Source | Target) -> SecretStr | None:
         option = "password_command" if database.password_command else "password_file"
         raise ConfigError(f"{section}.url has a password, and {option} is set", hint="take it out of the URL")
     password = _from_command(section, database) if database.password_command else _from_file(section, database)
-    return SecretStr(f"{url[: user.end(1)]}:{quote(password, safe='')}{url[user.end(1) :]}")
+    return f"{url[: user.end(1)]}:{quote(password, safe='')}{url[user.end(1) :]}"
 
 
 def _from_file(section: str, database: Source | Target) -> str:

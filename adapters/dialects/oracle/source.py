@@ -37,6 +37,7 @@ from venus.adapters.dialects.oracle.polling import Polls
 from venus.adapters.dialects.oracle.reading import Access, access_to
 from venus.adapters.dialects.oracle.refresh import Comparison
 from venus.adapters.dialects.oracle.registry import Captured
+from venus.adapters.dialects.oracle.rotating import RotatingDriver
 from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version, version_of
@@ -49,7 +50,10 @@ NOT_INSTALLED = "VENUS is not installed here"
 
 def open_source(settings: Settings) -> OracleSource:
     """Connect to the database that the settings name."""
-    driver, options = driver_of(settings.source.url.get_secret_value())
+    url = settings.source.url.get_secret_value()
+    driver, options = driver_of(url)
+    if settings.source.password_file or settings.source.password_command:
+        driver = RotatingDriver(driver, url)
     capture = settings.capture
     limits = Limits(rows_max=capture.cut_rows_max, bytes_max=capture.cut_bytes_max, read_s=capture.cut_read_s)
     inline_mode = settings.source.mode == "inline"

@@ -158,7 +158,7 @@ class _Load:
         target = self._target
         return [
             SplitTask(
-                url=target.url, broker=target.broker, business=target.business, group=target.group,
+                url=target.worker_url, broker=target.broker, business=target.business, group=target.group,
                 load_id=plan.load_id, snapshot_id=plan.snapshot.snapshot_id, split_no=number,
                 split=split.SerializeToString(), placed=plan.placed[split.table_id],
                 versions=plan.versions[split.table_id], predicate=plan.predicates.get(split.table_id, ""),

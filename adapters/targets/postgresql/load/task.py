@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from venus.adapters.targets.postgresql.load.lines import Lines
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
@@ -34,6 +35,9 @@ from venus.predicates.ranges import compiled
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
 #: Below this a split's own fsync takes longer than its rows.
 SMALL_SPLIT_ROWS = 1000
 #: Splits that go over one connection: so many rows by the broker's estimate, so many splits.
@@ -45,7 +49,7 @@ GROUP_SPLITS = 32
 class SplitTask:
     """One key range to be loaded; can be pickled and sent to another process or machine."""
 
-    url: str = field(repr=False)
+    url: str | SecretStr = field(repr=False)
     broker: str
     business: str
     group: str
@@ -144,7 +148,14 @@ class _Loading:
         # A small split is durable with those behind it. Should the server fall and lose it, the session that leads the
         # load falls too, and the next run finds no line of it in the manifest.
         small = self._rows < SMALL_SPLIT_ROWS
-        self._session.run("SET LOCAL synchronous_commit = off; COMMIT" if small else "COMMIT")
+        try:
+            self._session.run("SET LOCAL synchronous_commit = off; COMMIT" if small else "COMMIT")
+        except TargetError as refusal:
+            raise TargetError(
+                f"{self._task.placed.qualified}: refused at the COMMIT of its rows: {refusal}",
+                hint="a deferred constraint or constraint trigger of that table says so: correct it there, then run "
+                "`venus migrate` again: it resumes",
+            ) from refusal
         return self._result(self._rows, self._parked, self._outside, digest, already=False)
 
     @property

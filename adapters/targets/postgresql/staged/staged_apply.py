@@ -223,8 +223,8 @@ class _Opened:
         pieces = max(1, min(workers, (end - start) // PIECE_OFFSETS_MIN))
         bounds = [start + (end - start) * i // pieces for i in range(pieces + 1)]
         whole = StageTask(
-            url=target.url, broker=target.broker, business=target.business, group=target.group, start=start, end=end,
-            tables=tables, heartbeats=heartbeats, known=frozenset(catalogue.schemas),
+            url=target.worker_url, broker=target.broker, business=target.business, group=target.group, start=start,
+            end=end, tables=tables, heartbeats=heartbeats, known=frozenset(catalogue.schemas),
             predicates={t.table_id: t.predicate for t in catalogue.tables.values() if t.predicate},
             rows=catalogue.position.rows, rows_at=catalogue.position.offset,
         )  # fmt: skip

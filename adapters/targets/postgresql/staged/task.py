@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from venus.predicates.ranges import Predicate, compiled
 from venus.predicates.words import PredicateRefused
 from venus.rpc.subscriber import Subscriber
 
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
 CREDIT_BYTES = 8 << 20
 WAIT_S = 1.0
 
@@ -38,7 +42,7 @@ WAIT_S = 1.0
 class StageTask:
     """One piece of a micro-batch; can be pickled and sent to another process or machine."""
 
-    url: str = field(repr=False)
+    url: str | SecretStr = field(repr=False)
     broker: str
     business: str
     group: str

@@ -23,10 +23,11 @@ from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.driver import ModuleDriver, National, Options, code_of, output_handler
 from venus.adapters.dialects.oracle.install import Step
 from venus.adapters.dialects.oracle.reading import access_to
+from venus.adapters.dialects.oracle.rotating import RotatingDriver
 from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.verify import bound
 from venus.adapters.dialects.oracle.versions import named
-from venus.errors import ConfigError, DatabaseUnavailable, SourceError
+from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 
 @pytest.fixture
@@ -161,6 +162,29 @@ def test_a_wrong_password_is_not_tried_again(module: Module, session: Session) -
     with pytest.raises(SourceError, match="cannot be reached") as raised:
         session.open()
     assert not raised.value.retryable
+
+
+def test_a_password_that_may_be_changed_is_waited_for_and_not_tried_often(module: Module) -> None:
+    """Ten refusals lock the account."""
+    now = [1000.0]
+    refusal = Answer(error=error("ORA-01017", "invalid username/password"))
+
+    def session(url: str) -> Session:
+        driver = ModuleDriver("db/shop", double.Error, module, module.connect)
+        return Session(RotatingDriver(driver, url, lambda: now[0]))
+
+    module.answers["connect"] = [refusal]
+    for _ in range(20):
+        with pytest.raises(LoginRefused, match="invalid username/password") as raised:
+            session("oracle://venus:old@db").open()
+        assert raised.value.retryable
+        now[0] += 1.0
+    assert module.answers["connect"] == [], "one attempt"
+    now[0] += 300.0
+    module.answers["connect"] = [refusal]
+    with pytest.raises(LoginRefused):
+        session("oracle://venus:old@db").open()
+    session("oracle://venus:new@db").open()
 
 
 def test_a_transaction_that_fails_leaves_nothing(module: Module, session: Session) -> None:
