@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import psycopg2
@@ -15,9 +15,11 @@ from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
 from tests.support.postgres import libpq
 from venus.adapters.targets.postgresql import waiting
+from venus.adapters.targets.postgresql.apply.stream import Stream
+from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.registry import open_target
 from venus.alarm_rules import recognised
-from venus.conditions import problems
+from venus.conditions import TableCondition, problems
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration
@@ -48,9 +50,17 @@ def seen(settings: Settings) -> list[str]:
 )
 def test_a_session_with_a_lock_is_named(
     statement: str, what: str, database: str, broker: FakeDelivery, feed: Feed,
-    somebody: psycopg2.extensions.connection, caplog: pytest.LogCaptureFixture,
+    somebody: psycopg2.extensions.connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     settings = loaded(database, feed, items(), rows=3)
+    told: list[int] = []
+    report = Stream.report
+
+    def listening(self: Stream, catalogue: Catalogue, *, waits: Sequence[TableCondition] = ()) -> None:
+        told.append(len(waits))
+        report(self, catalogue, waits=waits)
+
+    monkeypatch.setattr(Stream, "report", listening)
     with following(settings, "a") as reports:
         somebody.cursor().execute(statement)
         feed.cut(put(1, "new", 1))
@@ -69,6 +79,7 @@ def test_a_session_with_a_lock_is_named(
         somebody.rollback()
         caught_up(database, broker)
         wait_for(lambda: not seen(settings), "the end of it")
+        wait_for(lambda: 1 in told and told[-1] == 0, "the end of it at the broker")
     equal(database, feed)
 
 

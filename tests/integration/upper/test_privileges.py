@@ -143,6 +143,8 @@ def halts_alone(
         assert f"customer is HALTED (may not be read: it is captured again by itself after `{cure}`)" in said
         shop.write_alike()
         wait_for(lambda: others_arrive(shop, broker), 30)
+        with closing(open_source(chosen)) as opened:
+            assert opened.backlog(), "status shows the others"
         ledger = read_ledger(broker.address)
         assert "customer" not in ledger.schemas or ledger.values("customer") != shop.values("customer")
         source.administer(cure)
