@@ -12,6 +12,7 @@ import re
 import socket
 import subprocess
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 COMMAND_TIMEOUT_S = 30.0
 #: A command is run again for a connection so long after the last time: a login that is refused is tried every moment.
 COMMAND_EVERY_S = 5.0
+KNOWN_MAX = 16
 PASSWORD_CHARS_MAX = 4096
 _USER = re.compile(r"(://[^:/?@]+)(:[^/?]*)?@")
 
@@ -41,8 +43,9 @@ class RotatingUrl(SecretStr):
         super().__init__(_with_password(section, database))
         self._read_at = time.monotonic()
         self._said = ""  # of what stands in the way
-        #: Every URL that this process has seen, so that none of their passwords is ever shown.
-        self.known = {self._secret_value}
+        #: The last URLs that this process has seen, so that none of their passwords is shown; a command may print
+        #: another one each time.
+        self.known = deque([self._secret_value], maxlen=KNOWN_MAX)
 
     def get_secret_value(self) -> str:
         """Return the URL with the password of now, or with the last one if that cannot be read."""
@@ -63,7 +66,8 @@ class RotatingUrl(SecretStr):
             if str(error) != self._said:
                 logger.log(level, "%s; the last password is tried", error)
             self._said = str(error)
-        self.known.add(self._secret_value)
+        if self._secret_value not in self.known:
+            self.known.append(self._secret_value)
 
     def __getstate__(self) -> dict[str, Any]:
         # another process has another clock
