@@ -50,6 +50,8 @@ RULES = (
          says="somebody paused a table"),
     Rule(name="table_waits", hop="", pattern=r"^((?:source|target .+?): .+) is WAITING\b", lasts_s=30.0,
          says="somebody else's lock holds changes up"),
+    Rule(name="table_releasing", hop="", pattern=r"^(source: .+) is RELEASING\b", lasts_s=60.0,
+         says="a table was to be taken out of capture, and that was not finished"),
     Rule(name="tables_many", hop="", pattern=r"^(source|target .+?): [\d,]+ more tables? do(?:es)? not follow",
          says="more tables do not follow than are listed"),
     Rule(name="paused", hop="", pattern=r"^(source|target .+?): paused;", says="a whole source or target is paused"),

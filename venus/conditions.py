@@ -14,6 +14,8 @@ from venus.network.topology import PULLS_AS
 
 ACTIVE = "ACTIVE"  # every change is taken over at once
 RESYNCING = "RESYNCING"  # is being made equal to the full data
+#: At the source: an operator takes it out of capture, its log is captured yet; and out of it.
+RELEASING, RELEASED = "RELEASING", "RELEASED"
 #: States in which a table moves by itself; every other needs somebody.
 MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
 #: How the reason of a table begins that is PAUSED at the source because of a row; it is retried automatically.
@@ -88,6 +90,8 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
     where, at = (f"target {target}", f" --target {target}") if target else ("source", "")
     found = [f"{where}: paused; `venus resume{at}` resumes it"] if condition.paused else []
     for table in condition.tables:
+        if table.state == RELEASED:
+            continue  # somebody wanted it so; `released` says it
         if table.state not in MOVING_STATES:
             why = f" ({table.reason})" if table.reason else ""
             found.append(f"{where}: {table.name} is {table.state}{why}; {_way_out(table, at)}".rstrip("; "))
@@ -102,6 +106,16 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
         changes = counted(condition.quarantined, "refused change")
         found.append(f"{where}: {changes} {verb}; see `venus quarantine list{at}`")
     return found
+
+
+def released(condition: AdapterCondition) -> list[str]:
+    """Return a sentence for each table that was taken out of capture: no problem, and not to be forgotten."""
+    return [
+        f"{table.name} is not captured any more{f' ({table.reason})' if table.reason else ''}: broker and targets keep "
+        "its rows as they were captured last; `venus install-triggers` takes it up again"
+        for table in condition.tables
+        if table.state == RELEASED
+    ]
 
 
 def unaccounted_problem(rows: int, target: str) -> str:
@@ -122,6 +136,8 @@ def _way_out(table: TableCondition, at: str) -> str:
         return f"`venus quarantine list{at}` shows the row" if at else at_source
     if table.state == "PAUSED":
         return f"`venus resume {table.name}{at}` resumes it"
+    if table.state == RELEASING:
+        return f"`venus uninstall-triggers {table.name}` finishes that"
     if table.resync_failed:
         return f"`venus resync {table.name}{at}` tries again"
     return f"`venus resync {table.name}{at}` reads it again" if table.state == "RESYNC" else ""

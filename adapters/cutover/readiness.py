@@ -49,6 +49,8 @@ class Readiness:
     applied: bool  # whether an under adapter is connected for this target
     at_target: TargetView
     alarms: tuple[str, ...] = field(default=())
+    #: The tables that were taken out of capture, and why.
+    released: dict[str, str] = field(default_factory=dict)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -78,6 +80,7 @@ def look(source: Source, admin: Admin, business: str, target: CutoverTarget) -> 
     return Readiness(
         target=view.name,
         source=tables,
+        released={t.schema.qualified: t.reason for t in source.released()},
         producer=own.producer if own else "",
         halves=len(own.halves) if own else 0,
         next_offset=own.next_offset if own else 0,
@@ -109,6 +112,11 @@ def blocks(readiness: Readiness) -> list[Block]:
     found += [
         Block(what=f"{name} is captured and not at the target", remedy=f"start `venus sync`, or venus migrate {at}")
         for name in sorted(captured - there)
+    ]
+    found += [
+        Block(what=f"{name} is not captured any more ({why})", remedy="venus install-triggers takes it up again")
+        for name, why in readiness.released.items()
+        if name in there
     ]
     found += [Block(what=f"broker: {alarm}", remedy="venus status") for alarm in readiness.alarms]
     if view.paused:

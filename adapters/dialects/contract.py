@@ -9,7 +9,7 @@ and removes exactly the log rows that the snapshot saw, atomically. How that is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import Enum
@@ -91,12 +91,19 @@ class RegisteredTable:
     ACTIVE: captured. PAUSED: its log rows wait and cuts leave them, because an operator or a row that cannot be
     carried halted it (`Source.halt`). RESYNC: changes were missed (`reason` says why);
     what can still be captured of it is, but only a new fill makes it whole, and that is an operator's decision.
+    RELEASING: an operator takes it out of capture; its triggers are gone or going, its log is still captured.
+    RELEASED: it is not captured any more. Its row stays, so that number and version go on should it come back.
     """
 
     schema: TableSchema
-    state: str  # ACTIVE, PAUSED, RESYNC
+    state: str  # ACTIVE, PAUSED, RESYNC, RELEASING, RELEASED
     reason: str
     fill: FillState
+
+    @property
+    def is_read(self) -> bool:
+        """Whether no rows of before its triggers are to be read any more."""
+        return self.fill.done or self.state in ("RELEASING", "RELEASED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,13 +224,35 @@ class Source(Protocol):
         ...
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing; idempotent; a trigger that had vanished marks its table RESYNC."""
+        """Install what is missing; idempotent; a trigger that had vanished marks its table RESYNC.
+
+        A table that was taken out of capture and is chosen is captured again: in the version that it has now, and
+        read as a whole.
+        """
         ...
 
     def uninstall_plan(self) -> list[InstallStep]: ...
 
     def uninstall(self) -> list[InstallStep]:
         """Leave the catalogue as it was before the installation."""
+        ...
+
+    def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
+        """Return every statement that takes these tables out of capture: those of `release`, then of `drop_logs`."""
+        ...
+
+    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
+        """Take the triggers of these tables away; they become RELEASING, and their logs go on being captured.
+
+        Idempotent: one that was cut off is finished by the next. A RELEASED table stays so.
+        """
+        ...
+
+    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
+        """Remove the logs of tables whose triggers are gone; they become RELEASED, each for its reason.
+
+        A row that is in a log then is never captured: the caller has waited for capture, or says so.
+        """
         ...
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
@@ -235,7 +264,13 @@ class Source(Protocol):
 
     # -- the registry and the checkpoint row ---------------------------------------------------------------
 
-    def registered(self) -> list[RegisteredTable]: ...
+    def registered(self) -> list[RegisteredTable]:
+        """Return the captured tables: every table of the registry that is not RELEASED."""
+        ...
+
+    def released(self) -> list[RegisteredTable]:
+        """Return the RELEASED tables."""
+        ...
 
     def registry_sign(self) -> str:
         """Return what is another text whenever `registered` shows anything else. Costs little for many tables."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import RegisteredTable, TableHalts
+from venus.adapters.dialects.releasing import HALTED_ON_THE_WAY, RELEASING, TRIGGERS_GONE, is_leaving
 from venus.conditions import UNFIT as UNFIT
 from venus.conditions import UNREADABLE as UNREADABLE
 from venus.model import TableSchema
@@ -31,15 +32,17 @@ class UnfitRow(Exception):
 def reason_of(table: RegisteredTable, why: str) -> str:
     """Return what the registry is to say of a table that halts."""
     shown = why if len(why) <= _WHY_CHARS else f"{why[:_WHY_CHARS]}..."
-    return _with_missed(table, f"{UNFIT}{shown}")
+    return _with_past(table, f"{UNFIT}{shown}")
 
 
 def unreadable_reason(table: RegisteredTable, way_out: str) -> str:
     """Return what the registry is to say of a table that may not be read until somebody has done this."""
-    return _with_missed(table, f"{UNREADABLE}it is captured again by itself after {way_out}")
+    return _with_past(table, f"{UNREADABLE}it is captured again by itself after {way_out}")
 
 
-def _with_missed(table: RegisteredTable, reason: str) -> str:
+def _with_past(table: RegisteredTable, reason: str) -> str:
+    if table.state == RELEASING:
+        return f"{reason}{HALTED_ON_THE_WAY}"
     return f"{reason}{_MISSED}{table.reason}" if table.state == "RESYNC" else reason
 
 
@@ -55,6 +58,8 @@ def is_unreadable(table: RegisteredTable) -> bool:
 
 def state_before(table: RegisteredTable) -> tuple[str, str]:
     """Return state and reason with which a halted table goes on: what it has missed it has still missed."""
+    if is_leaving(table):
+        return RELEASING, TRIGGERS_GONE
     _, missed, reason = table.reason.rpartition(_MISSED)
     return ("RESYNC", reason) if missed else ("ACTIVE", "")
 

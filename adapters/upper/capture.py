@@ -116,7 +116,7 @@ def _fill_report(settings: Settings, outside: Outside) -> tuple[FillReport, Batc
         tables = source.registered()
         last_batch = source.state().last_batch
     report = FillReport(
-        rows={t.schema.qualified: t.fill.rows_done for t in tables}, complete=all(t.fill.done for t in tables)
+        rows={t.schema.qualified: t.fill.rows_done for t in tables}, complete=all(t.is_read for t in tables)
     )
     return report, last_batch
 

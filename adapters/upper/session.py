@@ -53,7 +53,7 @@ class Session:
         tables = self.source.registered()
         self.schemas.offer(t.schema for t in tables)
         self.fills.read(tables)
-        self.producer.report(standing_of(tables))
+        self.producer.report(standing_of([*tables, *self.source.released()]))
 
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""

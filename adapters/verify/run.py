@@ -26,6 +26,7 @@ from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.options import LEGS, Chosen, Options, Report, RunnerFor, VerificationFailed
 from venus.adapters.verify.table import Comparison
 from venus.adapters.verify.tasks import Ends, Place, close_opened
+from venus.conditions import RELEASED, RELEASING
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
@@ -62,6 +63,8 @@ class _Run:
     #: The tables that the broker set here mirrors, as its labels name them; empty = all.
     mirrored: tuple[str, ...] = ()
     left_out: list[TableSchema] = field(default_factory=list)
+    #: Tables that were taken out of capture.
+    released: dict[int, TableSchema] = field(default_factory=dict)
     #: Of which tables it mirrors some rows only, and which.
     filters: tuple[tuple[str, str], ...] = ()
 
@@ -72,6 +75,7 @@ class _Run:
             started_at=datetime.now(UTC).isoformat(timespec="seconds"), sample=options.sample, where=options.where,
         )  # fmt: skip
         registered, result.leg = self._registered()
+        registered = self._leave_out_released(registered)
         registered = self._leave_out(registered)
         if options.where and result.leg != "ends":
             raise ConfigError(
@@ -116,9 +120,17 @@ class _Run:
         at_target = self._at_target() if Place.TARGET in (left, right) else None
         if Place.SOURCE not in (left, right):
             registered = None
-        table_ids = sorted((registered or {}).keys() | (at_target or {}).keys())
+        table_ids = sorted(((registered or {}).keys() | (at_target or {}).keys()) - self.released.keys())
         found = [self._one(table_id, registered, at_target) for table_id in table_ids]
         return [c for c in found if self._wanted(c.subject.schema, [f.subject.schema for f in found])]
+
+    def _leave_out_released(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
+        """Return the registry without the tables that were taken out of capture, and note those."""
+        out = [t for t in (registered or {}).values() if t.state in (RELEASING, RELEASED)]
+        self.released = {t.schema.table_id: t.schema for t in out}
+        why = "is not compared: it is not captured any more"
+        self.notes += [f"{t.schema.qualified} {why} ({t.reason})" for t in out]
+        return {i: t for i, t in registered.items() if i not in self.released} if registered is not None else None
 
     def _leave_out(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
         """Return the registry without what the broker set here does not mirror, and note that."""
@@ -197,6 +209,9 @@ class _Run:
                     raise ConfigError(
                         f"{pattern!r} is not mirrored by the broker set here", hint="compare it where it is mirrored"
                     )
+                if any(_named(s, pattern) for s in self.released.values()):
+                    hint = "--leg target compares the target with what the broker keeps of it"
+                    raise ConfigError(f"{pattern!r} is not captured any more", hint=hint)
                 known = ", ".join(sorted(s.qualified for s in every)[:12])
                 raise ConfigError(f"no table is named {pattern!r}", hint=f"compared can be: {known}")
         return not patterns or any(_named(schema, pattern) for pattern in patterns)

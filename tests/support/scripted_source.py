@@ -7,7 +7,7 @@ between capture and the broker's disk looks into them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -230,6 +230,18 @@ class ScriptedSource:
         return []
 
     def uninstall(self) -> list[InstallStep]:
+        return []
+
+    def release_plan(self, table_ids: Sequence[int]) -> list[InstallStep]:
+        return []
+
+    def release(self, table_ids: Sequence[int]) -> list[InstallStep]:
+        return []
+
+    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
+        return []
+
+    def released(self) -> list[RegisteredTable]:
         return []
 
     def as_script(self, steps: Sequence[InstallStep], *, removal: bool) -> str:

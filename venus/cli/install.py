@@ -88,7 +88,11 @@ def check(
     with opened_source(settings, type_map) as source:
         check_patterns(settings, source)
         schemas = source.tables(settings.source.tables, settings.source.exclude)
-        findings = [*source.check(settings.source.tables, settings.source.exclude), *captured_all_the_same(source, run)]
+        findings = [
+            *source.check(settings.source.tables, settings.source.exclude),
+            *captured_all_the_same(source, run),
+            *not_captured(source),
+        ]
         transactional = source.capabilities.transactional_ddl
     if key_script:
         return show_key_script(run, findings, transactional=transactional)
@@ -163,10 +167,34 @@ def install_triggers(
 
 
 def uninstall_triggers(
-    ctx: typer.Context, dry_run: DryRun = False, config: ConfigOption = None, as_json: JsonOption = False
-) -> int:
-    """Remove everything that VENUS created at the source."""
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE]...",
+            help="Take only these tables out of capture; the others go on. None = everything that VENUS created.",
+        ),
+    ] = None,
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0.0,
+            help="With TABLE: how long capture may take for what waits in its log. What is left then is left out.",
+        ),
+    ] = 30.0,
+    dry_run: DryRun = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Remove everything that VENUS created at the source; or, with TABLE, what captures that table alone.
+
+    A table that is taken out stays at the targets as it was captured last. `venus install-triggers` takes it up again.
+    """
     run = Invocation.of(ctx, config, as_json)
+    if names:
+        from venus.cli.release import release
+
+        return release(run, names, dry_run=dry_run, wait_s=wait_s)
     with opened_source(run.settings) as source:
         if dry_run:
             return show_sql(run, source, source.uninstall_plan(), removal=True)
@@ -189,8 +217,22 @@ def captured_all_the_same(source: Source, run: Invocation) -> list[Finding]:
         return []  # nothing is installed
     # one that is not there any more, or cannot be captured, is not left out by the configuration
     there = source.tables([t.qualified for t in others], []) if others else []
-    message = "is captured, although the configuration leaves it out: `venus uninstall-triggers` ends that, for all"
-    return [Finding(where=t.qualified, message=message) for t in there]
+    message = "is captured, although the configuration leaves it out: `venus uninstall-triggers {}` ends that"
+    return [Finding(where=t.qualified, message=message.format(t.qualified)) for t in there]
+
+
+def not_captured(source: Source) -> list[Finding]:
+    """Name the tables that somebody has taken out of capture."""
+    from venus.model import Finding
+
+    try:
+        out = source.released()
+    except VenusError:
+        return []  # nothing is installed
+    again = "`venus install-triggers` takes it up again, unless the configuration leaves it out"
+    return [
+        Finding(where=t.schema.qualified, message=f"is not captured any more ({t.reason})", remedy=again) for t in out
+    ]
 
 
 def per_table(sign: str, steps: list[InstallStep]) -> list[str]:

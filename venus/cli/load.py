@@ -60,7 +60,7 @@ def migrate(
     read_s = time.monotonic() - started
     with run.out.progress("loading") as steps, choosing(settings, engine, run.out.say) as choice:
         report = load(opened, steps, choice)
-    return answer(run, filled, read_s, report, choice.name, mirrored(settings))
+    return answer(run, filled, read_s, report, choice.name, mirrored(settings), released(settings))
 
 
 def mirrored(settings: Settings) -> tuple[str, ...]:
@@ -70,6 +70,17 @@ def mirrored(settings: Settings) -> tuple[str, ...]:
 
     with Admin(broker_of(settings)) as admin:
         return admin.mirrored(settings.business.name)
+
+
+def released(settings: Settings) -> tuple[str, ...]:
+    """Return the tables that were taken out of capture; () if the source cannot be asked."""
+    from venus.cli.install import opened_source
+
+    try:
+        with opened_source(settings) as source:
+            return tuple(t.schema.qualified for t in source.released())
+    except VenusError:
+        return ()
 
 
 def engine_for(target: Target, engine: str) -> str:
@@ -98,7 +109,7 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
     except VenusError as error:
         run.out.say(f"the source cannot be asked ({error}): loading the broker's full data as it is")
         return None
-    if all(t.fill.done for t in tables):
+    if all(t.is_read for t in tables):
         return {}
     target.require_fit([t.schema for t in tables])
     if not producer_connected(settings):
@@ -152,7 +163,7 @@ def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
             tables = source.registered()
             for t in tables:
                 steps.update(t.schema.qualified, t.fill.rows_done, t.fill.rows_estimate)
-            if all(t.fill.done or t.state == "PAUSED" for t in tables):
+            if all(t.is_read or t.state == "PAUSED" for t in tables):
                 return {t.schema.qualified: t.fill.rows_done for t in tables}
             time.sleep(POLL_S)
 
@@ -171,10 +182,11 @@ def load(target: Target, steps: Steps, choice: Choice) -> LoadReport:
 
 def answer(
     run: Invocation, filled: dict[str, int] | None, read_s: float, report: LoadReport, engine: str = "local",
-    only: tuple[str, ...] = (),
+    only: tuple[str, ...] = (), out: tuple[str, ...] = (),
 ) -> int:  # fmt: skip
     """Say what was loaded. Rows that the target refused are differences."""
     rows = sum(report.rows.values())
+    left = [name for name in out if name in report.rows]
     document = {
         "target": report.target,
         "already_loaded": report.already,
@@ -188,6 +200,7 @@ def answer(
         "warnings": report.warnings,
         "left_out": report.left_out,
         "mirrored_only": only,
+        "not_captured": left,
         "source_asked": filled is not None,
         "first_fill": filled or {},
         "first_fill_seconds": read_s,
@@ -205,6 +218,7 @@ def answer(
         shown.append(f"{objects} of the source {verb} not carried over: `{look}` lists them")
     if only:
         shown.append(f"the broker set here mirrors {', '.join(only)} only: the target gets no other table")
+    shown += [f"! {name} is not captured any more: it was loaded as it was captured last" for name in left]
     if filled:
         shown.append(f"first fill: {counted(sum(filled.values()), 'row')} read from the source in {read_s:.1f} s")
     shown.append(

@@ -13,10 +13,12 @@ from venus.cli.brokerviews import MirrorView, ReplicationView
 from venus.cli.traffic import TrafficView
 from venus.conditions import (
     HEARTBEATS_LATE,
+    RELEASED,
     AdapterCondition,
     TableCondition,
     clock_problem,
     problems,
+    released,
     set_problems,
     unaccounted_problem,
 )
@@ -131,6 +133,8 @@ class BrokerView:
     alarms: tuple[str, ...] = ()
     #: What the adapters have reported to it, by consumer group; "" = the upper adapter.
     reported: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: What the upper adapter has said of tables that were taken out of capture.
+    released: tuple[str, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
     #: None = the broker is on its own.
     replication: ReplicationView | None = None
@@ -174,6 +178,12 @@ class Overview:
                 found += self.broker.reported.get(target.group, ())
         return tuple(found)
 
+    @property
+    def released(self) -> tuple[str, ...]:
+        """One sentence for each table that was taken out of capture: from the source, or what the broker was told."""
+        unknown = self.source.error or not self.source.asked
+        return self.broker.released if unknown else tuple(released(self.source.condition))
+
     def _reported_of_source(self) -> tuple[str, ...]:
         """Return what the broker was told, where the source cannot be asked; likewise of targets elsewhere."""
         known = {target.group for target in self.targets}
@@ -204,7 +214,7 @@ def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
     if source.error:
         return [said("source", source.error)]
     found = problems(source.condition)
-    if not source.tables:
+    if all(t.state == RELEASED for t in source.tables):
         found.append("source: no table is captured; run `venus install-triggers`")
     return found
 

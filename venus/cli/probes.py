@@ -19,8 +19,9 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.traffic import traffic_view
-from venus.conditions import at_source
+from venus.conditions import at_source, released
 from venus.errors import VenusError
+from venus.rpc.reports import decode
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
@@ -64,6 +65,7 @@ def look_at_source(settings: Settings) -> SourceView:
     try:
         with opened_source(settings) as source:
             registered = [table for table in source.registered() if not table.schema.is_heartbeat]
+            registered += source.released()
             if not registered:
                 return SourceView()
             state, backlog = source.state(), source.backlog()
@@ -156,6 +158,7 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         committed_changes={t.table_id: t.committed_changes for t in own.tables},
         alarms=(*status.alarms, *own.alarms[: len(own.alarms) - own.reported_alarms]),
         reported=reported_views(own, now_us),
+        released=tuple(released(decode(own.source.report))) if own.HasField("source") else (),
         counters=dict(own.counters),
         replication=replication_view(own.replication) if own.HasField("replication") else None,
         traffic=traffic_view(status.traffic, own, now_us),

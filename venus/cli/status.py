@@ -11,6 +11,7 @@ import typer
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.traffic import traffic_shown
+from venus.conditions import RELEASED
 from venus.figures import bytes_shown, seconds_shown
 from venus.model import counted
 from venus.network.drawing import away_shown
@@ -76,6 +77,7 @@ def document(found: Overview) -> dict[str, Any]:
         "healthy": found.healthy,
         "verdict": verdict(found),
         "problems": found.problems,
+        "released": found.released,
         "lag": lags(found),
         **dataclasses.asdict(found),
     }
@@ -88,7 +90,8 @@ def verdict(found: Overview) -> str:
         if found.targets and not following:
             return f"OK: {found.business} is healthy, and every target was cut over"
         behind = max((t.heartbeat_age_s or 0.0 for t in following), default=0.0)
-        return f"OK: {found.business} is healthy, targets at most {seconds_shown(behind)} behind"
+        apart = f"; {counted(len(found.released), 'table')} not captured" if found.released else ""
+        return f"OK: {found.business} is healthy, targets at most {seconds_shown(behind)} behind{apart}"
     first, more = found.problems[0], len(found.problems) - 1
     return f"UNHEALTHY: {first}" + (f" (and {more} more)" if more else "")
 
@@ -125,9 +128,15 @@ def shown(found: Overview) -> list[RenderableType]:
         parts += ["", mirror_shown(found.broker.mirror)]
     if found.sets_below:
         parts += ["", *(below_shown(below) for below in found.sets_below)]
+    return [*parts, *sentences(found), "", verdict(found)]
+
+
+def sentences(found: Overview) -> list[RenderableType]:
+    """Return what there is to say of tables that are not captured, and what is wrong."""
+    parts: list[RenderableType] = ["", *found.released] if found.released else []
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
-    return [*parts, "", verdict(found)]
+    return parts
 
 
 def rows_shown(found: Overview) -> list[str]:
@@ -252,8 +261,17 @@ def tables_table(found: Overview) -> RenderableType:
     at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
     rows: list[tuple[object, ...]] = []
     for own in found.source.tables:
-        fill = "" if own.fill_done else f", filling {own.fill_rows:,} of about {own.fill_estimate:,}"
-        row: list[object] = [own.name, own.state.lower() + fill, own.log_rows]
+        fill = (
+            ""
+            if own.fill_done or own.state == RELEASED
+            else f", filling {own.fill_rows:,} of about {own.fill_estimate:,}"
+        )
+        out = own.state == RELEASED
+        row: list[object] = [
+            own.name,
+            "not captured" if out else own.state.lower() + fill,
+            None if out else own.log_rows,
+        ]
         row.append(found.broker.committed_changes.get(own.table_id))
         for name in at_target:
             there = at_target[name].get(own.table_id)

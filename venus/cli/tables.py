@@ -8,11 +8,12 @@ import typer
 
 from venus.cli.install import opened_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.conditions import RELEASING
 from venus.errors import ConfigError, Refused
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
-    from venus.adapters.dialects.contract import RegisteredTable
+    from venus.adapters.dialects.contract import RegisteredTable, Source
 
 TableArgument = Annotated[
     str | None, typer.Argument(metavar="TABLE", help="A table, with or without its namespace; none = all.")
@@ -68,7 +69,7 @@ def resync(
     if target is not None:
         return at_target(run, "resync", target, name)
     with opened_source(run.settings) as source:
-        chosen = choose(source.registered(), name)
+        chosen = staying(captured_tables(source, name), name)
         for table in chosen:
             source.restart_fill(table.schema.table_id)
         left = [t.schema.qualified for t in choose(source.registered(), name) if t.state == "RESYNC"]
@@ -83,7 +84,7 @@ def resync(
 def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int:
     """Set the state of captured tables; one that missed changes is not declared well by resuming it."""
     with opened_source(run.settings) as source:
-        chosen = choose(source.registered(), name)
+        chosen = staying(captured_tables(source, name), name)
         missed = [t.schema.qualified for t in chosen if t.state == "RESYNC"]
         if missed and name is not None:
             raise Refused(f"{missed[0]} has missed changes", hint=f"run `venus resync {missed[0]}` instead")
@@ -95,6 +96,26 @@ def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int
     document = {"state": state, "tables": names, "left": missed}
     run.out.answer(document, f"{state.lower()} at the source: {', '.join(names) or 'nothing'}{left}")
     return 0
+
+
+def captured_tables(source: Source, name: str | None) -> list[RegisteredTable]:
+    """Return the captured tables meant; say so if the one that is named was taken out of capture."""
+    registered = source.registered()
+    if name is not None and not any(name in (t.schema.qualified, t.schema.name) for t in registered):
+        for table in source.released():
+            if name in (table.schema.qualified, table.schema.name):
+                why = f"{table.schema.qualified} is not captured any more ({table.reason})"
+                raise Refused(why, hint="`venus install-triggers` takes it up again")
+    return choose(registered, name)
+
+
+def staying(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
+    """Leave out what is on its way out of capture; refuse it if it was named."""
+    leaving = [t.schema.qualified for t in tables if t.state == RELEASING]
+    if leaving and name is not None:
+        hint = f"`venus uninstall-triggers {leaving[0]}` finishes that, `venus install-triggers` takes it up again"
+        raise Refused(f"{leaving[0]} is being taken out of capture", hint=hint)
+    return [t for t in tables if t.schema.qualified not in leaving]
 
 
 def choose(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.mysql import names, registry, triggers, waits
+from venus.adapters.dialects.mysql import names, registry, seen, triggers, waits
 from venus.adapters.dialects.mysql.cascades import Path, reaching
 from venus.adapters.dialects.mysql.check import blocking
 from venus.adapters.dialects.mysql.connection import Connection, LockTimeout, Row
@@ -27,6 +27,16 @@ from venus.adapters.dialects.mysql.names import literal, quoted
 from venus.adapters.dialects.mysql.registry import Registered
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.triggers import Trigger
+from venus.adapters.dialects.releasing import (
+    BY_SCRIPT,
+    RELEASED,
+    RELEASING,
+    TRIGGERS_GONE,
+    is_leaving,
+    places_of,
+    refuse_written,
+)
+from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable, Refused
 from venus.migrations import run as migrations
 
@@ -47,7 +57,8 @@ class Present:
     logs: dict[str, str]  # by name, the description of the key
     triggers: dict[str, tuple[str, str, str, str]]  # by name, as Trigger.definition has it
     others: frozenset[str]
-    registered: dict[str, Registered]  # by name of the table
+    registered: dict[str, Registered]  # the captured tables, by name
+    out: dict[str, Registered]  # those that were taken out of capture, or are on their way out
     taken: frozenset[int] = frozenset()  # numbers in names of the application's that are like ours
 
     def free(self, table_id: int) -> int:
@@ -63,6 +74,8 @@ class Present:
         rows = connection.rows(statement("dictionary", "objects", database=literal(database)))
         tables = {r[1]: r[2] for r in rows if r[0] == "table"}
         known = registry.tables(connection) if "venus_captured_table" in tables else []
+        out = [k for k in known if is_leaving(k.table)]
+        out += registry.tables(connection, released=True) if known else []
         return cls(
             logs={n: c for n, c in tables.items() if names.is_log(n, c)},
             triggers={
@@ -70,8 +83,14 @@ class Present:
             },
             others=frozenset(n for n, c in tables.items() if names.OWN_TABLE.fullmatch(n)),
             taken=frozenset(_foreign_numbers(rows)),
-            registered={k.schema.name: k for k in known},
+            registered={k.schema.name: k for k in known if not is_leaving(k.table)},
+            out={k.schema.name: k for k in out},
         )
+
+    @property
+    def numbers(self) -> dict[int, str]:
+        """The names of all tables that the registry has, by number."""
+        return {k.table_id: k.schema.qualified for k in (*self.registered.values(), *self.out.values())}
 
     def lacks(self, table: Table, table_id: int, paths: Seq[Path]) -> list[str]:
         """Return what is missing or altered of what must stand for a table."""
@@ -136,13 +155,13 @@ def _table_steps(
         )
     ]  # fmt: skip
     chosen = {t.name: t for t in dictionary.chosen(include, exclude)}
-    # what is registered stays captured, whatever the patterns say now
+    # what is captured stays captured, whatever the patterns say now
     chosen |= {n: dictionary.tables[n] for n in present.registered if n in dictionary.tables}
     chosen[names.HEARTBEAT] = dictionary.tables.get(names.HEARTBEAT, heartbeat(database))
     paths, _ = reaching(dictionary.references, set(chosen))
-    next_id = present.free(max((k.table_id for k in present.registered.values()), default=0) + 1)
+    next_id = present.free(max(present.numbers, default=0) + 1)
     for name in sorted(chosen, key=lambda n: (n != names.HEARTBEAT, n)):
-        known = present.registered.get(name)
+        known = present.registered.get(name) or present.out.get(name)
         table_id = known.table_id if known else next_id
         next_id = next_id if known else present.free(next_id + 1)
         if chosen[name].key and not chosen[name].unsupported:
@@ -151,15 +170,18 @@ def _table_steps(
 
 
 def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path]) -> list[InstallStep]:
-    """Return the steps of one table; a mended one ends with its being marked RESYNC."""
+    """Return the steps of one table; a mended one ends with its being marked RESYNC, a released one with its return."""
     known = present.registered.get(table.name)
     steps = _log_steps(table, table_id, present)
     wanted = triggers.triggers(table, table_id, paths)
     for trigger in wanted:
         steps += _trigger_steps(table, trigger, present)
     mended = known is not None and any(not s.exists and not s.what.startswith(WIDTH) for s in steps)
+    out = present.out.get(table.name)
     registration = registry.register_sql(table, table_id)
-    steps.append(InstallStep(table=table.where, what="registration", sql=registration, exists=known is not None))
+    steps.append(InstallStep(table=table.where, what="registration", sql=registration, exists=bool(known or out)))
+    if out is not None:
+        return steps + _take_up_steps(table, out)
     if known is not None and known.schema.key != table.key:
         schema = table.schema(table_id, known.schema.version + 1, known.schema, known.number_max)
         sql = registry.new_version_sql(schema, known.number_max)
@@ -168,6 +190,19 @@ def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path])
         sql = registry.set_state_sql(table_id, registry.RESYNC, MENDED)
         steps.append(InstallStep(table=table.where, what="state RESYNC", sql=sql))
     return steps
+
+
+def _take_up_steps(table: Table, was: Registered) -> list[InstallStep]:
+    """Return the steps that have a released table captured again: in the version that it has now, every row."""
+    steps = []
+    now = table.schema(was.table_id, was.schema.version, was.schema, was.number_max)
+    if fingerprint(now) != was.fingerprint:
+        sql = registry.new_version_sql(replace(now, version=was.schema.version + 1), was.number_max)
+        steps.append(InstallStep(table=table.where, what="registration", sql=sql))
+    forgotten = registry.forget_marks_sql((was.table_id, seen.slot(was.table_id)))
+    steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
+    what, sql = "state ACTIVE, to be read again", registry.take_up_sql(was.table_id)
+    return [*steps, InstallStep(table=table.where, what=what, sql=sql)]
 
 
 def _log_steps(table: Table, table_id: int, present: Present) -> list[InstallStep]:
@@ -203,10 +238,10 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
     """Return every statement in order: the triggers first, so that the application never meets a log that is gone."""
     present = Present.read(connection)
     database = connection.address.database
-    places = {k.table_id: k.schema.qualified for k in present.registered.values()}
+    places = present.numbers
     steps = []
     for name in sorted(present.triggers):
-        table = places.get(int(name.split("_")[2]), f"{database}.{present.triggers[name][1]}")
+        table = places.get(_number_in(name), f"{database}.{present.triggers[name][1]}")
         steps.append(InstallStep(table=table, what=f"trigger {name}", sql=drop_trigger(database, name)))
     for name in [*sorted(present.logs), *([names.MARKS] if names.MARKS in present.others else [])]:
         sql = statement("triggers", "drop_table", table=f"{quoted(database)}.{name}")
@@ -214,6 +249,49 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
         table = places.get(int(digits), "") if digits.isdecimal() else ""
         steps.append(InstallStep(table=table, what=f"table {name}", sql=sql))
     return steps + [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in _farewell(connection, present)]
+
+
+def _number_in(trigger: str) -> int:
+    return int(trigger.split("_")[2])
+
+
+def release_plan(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
+    """Return every statement that takes these tables out of capture, in order."""
+    present = Present.read(connection)
+    return [
+        *_release_steps(connection, present, table_ids),
+        *_log_drops(connection, present, dict.fromkeys(table_ids, BY_SCRIPT)),
+    ]
+
+
+def _release_steps(connection: Connection, present: Present, table_ids: Seq[int]) -> list[InstallStep]:
+    """Return what the registry says first: whoever captures must not take the triggers for lost."""
+    released = [k.table for k in registry.tables(connection, released=True)]
+    places = places_of([*(k.table for k in registry.tables(connection)), *released], table_ids)
+    steps = []
+    for table_id, place in places.items():
+        if not any(t.schema.table_id == table_id for t in released):
+            sql = registry.set_state_sql(table_id, RELEASING, TRIGGERS_GONE)
+            steps.append(InstallStep(table=place, what=f"state {RELEASING}", sql=sql))
+        steps += [
+            InstallStep(table=place, what=f"trigger {name}", sql=drop_trigger(connection.address.database, name))
+            for name in sorted(present.triggers)
+            if _number_in(name) == table_id
+        ]
+    return steps
+
+
+def _log_drops(connection: Connection, present: Present, reasons: Mapping[int, str]) -> list[InstallStep]:
+    """Return what the registry says first: whoever captures must not look for a log that is gone."""
+    places = places_of((k.table for k in (*present.registered.values(), *present.out.values())), reasons)
+    steps = []
+    for table_id, place in places.items():
+        sql = registry.set_state_sql(table_id, RELEASED, reasons[table_id])
+        steps.append(InstallStep(table=place, what=f"state {RELEASED}", sql=sql))
+        if (log := names.log_table(table_id)) in present.logs:
+            sql = statement("triggers", "drop_table", table=f"{quoted(connection.address.database)}.{log}")
+            steps.append(InstallStep(table=place, what=f"table {log}", sql=sql))
+    return steps
 
 
 def _farewell(connection: Connection, present: Present) -> list[str]:
@@ -240,6 +318,22 @@ def install(connection: Connection, include: Seq[str], exclude: Seq[str]) -> lis
 def uninstall(connection: Connection) -> list[InstallStep]:
     """Remove everything."""
     steps = uninstall_plan(connection)
+    _run(connection, steps)
+    return steps
+
+
+def release(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
+    """Take the triggers of these tables away."""
+    steps = _release_steps(connection, Present.read(connection), table_ids)
+    _run(connection, steps)
+    return steps
+
+
+def drop_logs(connection: Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
+    """Remove the logs of these tables."""
+    present = Present.read(connection)
+    refuse_written({i: present.numbers[i] for i in reasons}, map(_number_in, present.triggers))
+    steps = _log_drops(connection, present, reasons)
     _run(connection, steps)
     return steps
 

@@ -19,6 +19,7 @@ from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.install import Present, drop_trigger
 from venus.adapters.dialects.mysql.privileges import Lack
+from venus.adapters.dialects.releasing import is_leaving
 from venus.model import TableSchema
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping
         if c.table_id in lacks:
             _halt(connection, c, lacks[c.table_id], present)
             continue
+        if is_leaving(c.known.table):
+            continue  # its triggers are gone because somebody wanted that
         reaching_it = [p for p in paths if p.child == c.schema.name]
         reason = _lost(c)
         if reason:
@@ -71,7 +74,7 @@ def _halt(connection: Connection, captured: Captured, lack: Lack, present: Prese
     if captured.state == registry.PAUSED:
         return
     known = captured.known.table
-    if lack.of_table:
+    if lack.of_table and not is_leaving(known):
         known = replace(known, state=registry.RESYNC, reason=known.reason or SILENCED)
     reason = unreadable_reason(known, f"`{lack.grant}`")
     logger.warning("%s halts, the other tables go on: %s", captured.schema.qualified, reason)

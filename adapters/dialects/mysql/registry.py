@@ -57,10 +57,10 @@ def require_installed(connection: Connection) -> None:
         raise Refused(f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first")
 
 
-def tables(connection: Connection) -> list[Registered]:
-    """Return the registered tables."""
+def tables(connection: Connection, *, released: bool = False) -> list[Registered]:
+    """Return the captured tables, or the released ones."""
     found = []
-    for r in connection.rows(statement("registry", "tables")):
+    for r in connection.rows(statement("registry", "tables", released=str(int(released)))):
         schema = from_wire(change_pb2.TableSchema.FromString(r[1]))
         fill = FillState(
             table_id=int(r[0]), sweep_from=Sequence(int(r[9])), cursor=_bytes(r[5]), rows_done=int(r[6]),
@@ -120,6 +120,16 @@ def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
         for known in tables(connection):
             if known.table_id == table_id and known.table.state != PAUSED:
                 set_state(connection, table_id, PAUSED, reason_of(known.table, why))
+
+
+def take_up_sql(table_id: int) -> str:
+    """Return the statement that has a released table captured again, and read as a whole."""
+    return statement("registry", "take_up", table_id=str(table_id))
+
+
+def forget_marks_sql(numbers: Iterable[int]) -> str:
+    """Return the statement that forgets by which numbers and definitions InnoDB knew a table."""
+    return statement("registry", "forget_marks", numbers=", ".join(map(str, numbers)))
 
 
 def restart_fill(connection: Connection, table_id: int) -> None:

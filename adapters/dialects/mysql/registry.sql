@@ -6,7 +6,7 @@ SELECT count(*) FROM information_schema.tables WHERE table_schema = {database} A
 -- tables --
 SELECT table_id, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce(fill_cursor, ''), fill_rows,
        fill_estimate, fill_done, sweep_from, number_max
-  FROM venus_captured_table ORDER BY table_id
+  FROM venus_captured_table WHERE (state = 'RELEASED') = {released} ORDER BY table_id
 
 -- sign --
 -- All that may change of a registered table; its columns do so with the fingerprint.
@@ -40,6 +40,16 @@ UPDATE venus_captured_table
                          THEN (SELECT next_sequence FROM venus_checkpoint WHERE id = 1) ELSE 0 END,
        fill_cursor = NULL, fill_done = 0, fill_rows = 0
  WHERE table_id = {table_id}
+
+-- take_up --
+-- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
+UPDATE venus_captured_table
+   SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_done = 0, fill_rows = 0,
+       sweep_from = (SELECT next_sequence FROM venus_checkpoint WHERE id = 1)
+ WHERE table_id = {table_id}
+
+-- forget_marks --
+DELETE FROM venus_innodb_table WHERE table_id IN ({numbers})
 
 -- store_fill --
 -- Only from where this chunk began: a restart that an operator ordered in between stands.

@@ -8,7 +8,7 @@ has changed shows as SchemaChanged, and refresh_schemas() reads it again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import (
@@ -30,6 +30,7 @@ from venus.adapters.dialects.mysql.connection import Connection, NotPermitted, a
 from venus.adapters.dialects.mysql.cut import FillPace, open_cut
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.patterns import choosing_nothing
+from venus.adapters.dialects.releasing import RELEASING
 from venus.adapters.dialects.script import plain_script
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
@@ -120,6 +121,17 @@ class MysqlSource:
         self._loaded = None
         return install.uninstall(self._writer)
 
+    def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
+        return install.release_plan(self._writer, table_ids)
+
+    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
+        self._loaded = None
+        return install.release(self._writer, table_ids)
+
+    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
+        self._loaded = None
+        return install.drop_logs(self._writer, reasons)
+
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
         return plain_script(steps, removal=removal)
 
@@ -128,6 +140,10 @@ class MysqlSource:
     def registered(self) -> list[RegisteredTable]:
         registry.require_installed(self._writer)
         return [k.table for k in registry.tables(self._writer)]
+
+    def released(self) -> list[RegisteredTable]:
+        registry.require_installed(self._writer)
+        return [k.table for k in registry.tables(self._writer, released=True)]
 
     def registry_sign(self) -> str:
         return repr(self._writer.rows(statement("registry", "sign")))
@@ -229,7 +245,7 @@ class MysqlSource:
         now, noted = self._marks.now(), self._marks.stored()
         for c in loaded.captured:
             mark = self._marks.of(c.schema.name, now)
-            if mark and c.state != registry.PAUSED and noted.get(c.table_id) != mark:
+            if mark and c.state not in (registry.PAUSED, RELEASING) and noted.get(c.table_id) != mark:
                 raise SchemaChanged(f"{c.schema.qualified} was truncated or rebuilt, or is new")
         self._watched_at = self._monotonic()
 

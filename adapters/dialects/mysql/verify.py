@@ -106,7 +106,8 @@ class MysqlReader:
     def tables(self) -> list[RegisteredTable]:
         registry.require_installed(self._connection)
         self._captured = {c.table_id: c for c in load(self._connection).captured}
-        return [c.known.table for c in self._captured.values()]
+        released = registry.tables(self._connection, released=True)
+        return [*(c.known.table for c in self._captured.values()), *(k.table for k in released)]
 
     def _known(self, subject: Subject) -> tuple[Captured, Access]:
         if not self._captured:

@@ -43,6 +43,17 @@ def run(session: Session, steps: Seq[Step]) -> None:
             raise
 
 
+def remove(session: Session, steps: Seq[Step]) -> None:
+    """Run the steps that take tables out of capture. What fails is left as it is: the command is run again."""
+    session.run(statement("session", "patience"))
+    for step in steps:
+        try:
+            _run(session, step)
+        except VenusError:
+            session.rollback()
+            raise
+
+
 def adopt(session: Session, steps: Seq[Step]) -> None:
     """Go on after an installation by hand: run what only VENUS does. Raises Refused for what is not as printed."""
     missing = [s.shown for s in steps if not s.shown.exists and not s.shown.adopted]

@@ -7,13 +7,14 @@ the row become ACTIVE. Whatever fails on the way, its triggers are removed: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry, widths
+from venus.adapters.dialects.keyforms import another_form
+from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry, segments, widths
 from venus.adapters.dialects.oracle.choosing import chosen
 from venus.adapters.dialects.oracle.connection import Session
 from venus.adapters.dialects.oracle.ddl import Style
@@ -26,6 +27,14 @@ from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.styles import as_installed, triggers
 from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.versions import Version
+from venus.adapters.dialects.releasing import (
+    RELEASED,
+    RELEASING,
+    TRIGGERS_GONE,
+    is_leaving,
+    places_of,
+    refuse_written,
+)
 from venus.errors import Refused
 from venus.model import TableSchema
 
@@ -104,11 +113,11 @@ class Installer:
     def plan(self, include: Seq[str], exclude: Seq[str]) -> list[Step]:
         """Return every step of the installation, in order. Raises Refused for a table that cannot be carried."""
         here = objects(self._session)
-        captured = registry.read_tables(self._session) if "VENUS_CAPTURED_TABLE" in here.kinds else {}
+        captured, out = self._registered(here)
         listed = self._dictionary.listed()
         by_name = {(t.owner, t.name): t for t in listed}
         steps = [
-            *self._record(here, captured),
+            *self._record(here),
             *self._own(here),
             *self._asked(here, chosen(listed, include, exclude)),
         ]
@@ -117,20 +126,49 @@ class Installer:
             lines.append(self._view_line(known.schema))
             if at := by_name.get((known.schema.namespace, known.schema.name)):
                 steps += self._again(known, at, here)
-        next_id = self._free(max(captured, default=0) + 1, here)
+        next_id = self._free(max(captured | out, default=0) + 1, here)
         taken = {(c.schema.namespace, c.schema.name) for c in captured.values()}
+        outside = {(c.schema.namespace, c.schema.name): c for c in out.values()}
         heartbeat = by_name.get((self._dictionary.user, names.HEARTBEAT))
         heartbeat = heartbeat or Listed(
             owner=self._dictionary.user, name=names.HEARTBEAT, partitioned=False, rows=1, is_own=True
         )
         for at in [heartbeat, *chosen(listed, include, exclude)]:
-            if (at.owner, at.name) not in taken:
+            if (known_out := outside.get((at.owner, at.name))) is not None:
+                steps += self._take_up(known_out, at, here)
+                lines.append(self._view_line(known_out.schema))
+            elif (at.owner, at.name) not in taken:
                 table = with_id(self._described(at), next_id)
                 steps += self._first(table, at, here)
                 lines.append(self._view_line(table.schema, table.keyed.style))
                 next_id = self._free(next_id + 1, here)
         is_new = len(lines) > len(captured) or "VENUS_LOG" not in here.kinds
         return [*steps, _run("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new)]
+
+    def _registered(self, here: Objects) -> tuple[dict[int, Captured], dict[int, Captured]]:
+        """Return the captured tables, and those that were taken out of capture or are on their way out."""
+        if ownership.REGISTRY not in here.kinds:
+            return {}, {}
+        known = registry.read_tables(self._session)
+        leaving = {t: c for t, c in known.items() if is_leaving(c.table)}
+        released = registry.read_tables(self._session, released=True)
+        return {t: c for t, c in known.items() if t not in leaving}, leaving | released
+
+    def _take_up(self, known: Captured, at: Listed, here: Objects) -> Iterator[Step]:
+        """Yield the steps that have a released table captured again; the registry then tells it from no new one."""
+        table = self._dictionary.table(at, known.schema, known.number_max)
+        if table.refused:
+            raise Refused(f"{table.schema.qualified}: {table.refused[0]}", hint="`venus check` lists the choices")
+        if table.schema.key != known.schema.key or another_form(table.schema, known.schema):
+            was = ", ".join(known.schema.key)
+            hint = "`venus uninstall-triggers` without a table, then `venus install-triggers`"
+            raise Refused(f"{table.schema.qualified}: its key was ({was}) when it was released", hint=hint)
+        if self._options.compound and table.keyed.style is Style.ROWS:
+            table = replace(table, keyed=replace(table.keyed, style=Style.COMPOUND))
+        for what, sql in registry.forgotten(known.schema, segments=segments.TABLE in here.kinds):
+            yield _run(table.schema.qualified, what, sql)
+        yield _run(table.schema.qualified, "row of VENUS_CAPTURED_TABLE", registry.take_up(known.schema.table_id))
+        yield from self._objects(table, here, resync=False)
 
     def _view_line(self, schema: TableSchema, style: Style | None = None) -> str:
         at = (schema.namespace, schema.name)
@@ -145,7 +183,7 @@ class Installer:
             table_id += 1
         return table_id
 
-    def _record(self, here: Objects, captured: Iterable[int]) -> Iterator[Step]:
+    def _record(self, here: Objects) -> Iterator[Step]:
         """Record what every installation has before it is made. Raises Refused if somebody else has such a name."""
         made = [*ddl.own_objects(self._version, cluster=self._options.cluster)]
         made += inline.own_objects() if self._options.inline else []
@@ -269,6 +307,48 @@ class Installer:
         behind_triggers = sum(kinds[n] == "TRIGGER" for n in ours)
         return steps[:behind_triggers] + given_back + steps[behind_triggers:]
 
+    # -- taking single tables out --------------------------------------------------------------------------------
+
+    def release(self, table_ids: Seq[int]) -> list[Step]:
+        """Return the removal of the triggers of these tables. Raises Refused for one that is captured inline.
+
+        What the registry says comes first: whoever captures must not take the triggers for lost.
+        """
+        here = objects(self._session)
+        captured, out = self._registered(here)
+        places = places_of((c.table for c in (captured | out).values()), table_ids)
+        inline_tables = {f"{owner}.{name}" for owner, name in self._dictionary.inline_tables()}
+        steps = []
+        for table_id, place in places.items():
+            if place in inline_tables:
+                hint = "`venus uninstall-triggers` without a table takes all of them out"
+                raise Refused(f"{place} is captured inline and cannot be taken out alone", hint=hint)
+            if table_id not in out or is_leaving(out[table_id].table):
+                sql = registry.installed(table_id, RELEASING, TRIGGERS_GONE)
+                steps.append(_run(place, f"state {RELEASING}", sql))
+            steps += [_run(place, f"trigger {n}", ddl.drop("TRIGGER", n)) for n in _triggers(table_id, here)]
+        return steps
+
+    def drop_logs(self, reasons: Mapping[int, str], *, planned: bool = False) -> list[Step]:
+        """Return the removal of the logs of these tables; the view of all logs goes without them from then on.
+
+        Raises Refused for one that a trigger writes to, unless its removal is only `planned`.
+        """
+        here = objects(self._session)
+        captured, out = self._registered(here)
+        places = places_of((c.table for c in (captured | out).values()), reasons)
+        if not planned:
+            refuse_written(places, (table_id for table_id in reasons if _triggers(table_id, here)))
+        lines = [self._view_line(c.schema) for t, c in captured.items() if t not in reasons]
+        steps = [
+            _run(place, f"state {RELEASED}", registry.installed(table_id, RELEASED, reasons[table_id]))
+            for table_id, place in places.items()
+        ]
+        logs = {log: place for i, place in places.items() if (log := names.log_table(i)) in here.kinds}
+        if logs and "VENUS_LOG" in here.kinds:
+            steps.append(_run("VENUS", "view VENUS_LOG", ddl.log_view(lines)))
+        return steps + [_run(place, f"table {log}", ddl.drop("TABLE", log)) for log, place in logs.items()]
+
 
 def heartbeat_table(at: Listed) -> Table:
     """Describe VENUS's own heartbeat table before it is there."""
@@ -276,6 +356,11 @@ def heartbeat_table(at: Listed) -> Table:
         (name, "NUMBER", None, 22, 0, None, digits, 0, "N", None) for name, digits in (("ID", 9), ("BEAT_AT", 18))
     ]
     return described(at, columns, [("VENUS_HEARTBEAT_PK", "P", "ID")])
+
+
+def _triggers(table_id: int, here: Objects) -> list[str]:
+    """Return the triggers that are there with a table's number."""
+    return sorted({n for kind, n in ownership.of_table(table_id) if kind == "TRIGGER"} & here.triggers.keys())
 
 
 def _log(table: Table) -> str:

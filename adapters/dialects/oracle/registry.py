@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
@@ -41,9 +41,10 @@ class Captured:
         return self.table.schema
 
 
-def read_tables(session: Session) -> dict[int, Captured]:
-    """Return the registry by table number."""
-    return {int(row[0]): _captured(row) for row in session.rows(statement("registry", "tables"))}
+def read_tables(session: Session, *, released: bool = False) -> dict[int, Captured]:
+    """Return the captured tables by table number, or the released ones."""
+    rows = session.rows(statement("registry", "tables", **{"is": "=" if released else "<>"}))
+    return {int(row[0]): _captured(row) for row in rows}
 
 
 def _captured(row: Row) -> Captured:
@@ -79,6 +80,20 @@ def installed(table_id: int, state: str, reason: str | None) -> str:
     """Return the statement that says how a table stands after its installation."""
     parts: dict[str, str | int | None] = {"table_id": table_id, "state": state, "reason": reason}
     return statement("registry", "installed", **{k: literal(v) for k, v in parts.items()})
+
+
+def forgotten(schema: TableSchema, *, segments: bool) -> Iterator[tuple[str, str]]:
+    """Yield what forgets what was done to a table while nobody captured it: what it is called, and the statement."""
+    at = {"owner": literal(schema.namespace), "name": literal(schema.name)}
+    yield "rows of VENUS_DDL", statement("registry", "forget_notes", **at)
+    if segments:
+        yield "rows of VENUS_SEGMENT", statement("registry", "forget_segments", table_id=str(schema.table_id))
+
+
+def take_up(table_id: int) -> str:
+    """Return the statement that has a released table installed like a new one, and read as a whole."""
+    parts: dict[str, str | int | None] = {"table_id": table_id, "reason": INSTALLING}
+    return statement("registry", "take_up", **{k: literal(v) for k, v in parts.items()})
 
 
 def states(session: Session) -> dict[int, tuple[str, str]]:

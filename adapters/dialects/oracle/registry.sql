@@ -2,7 +2,7 @@
 
 -- tables --
 SELECT TABLE_ID, SCHEMA_WIRE, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMATE, FILL_DONE, SWEEP_FROM, NUMBER_MAX
-  FROM VENUS_CAPTURED_TABLE ORDER BY TABLE_ID
+  FROM VENUS_CAPTURED_TABLE WHERE STATE {is} 'RELEASED' ORDER BY TABLE_ID
 
 -- sign --
 -- All that may change of a registered table; its columns do so with the fingerprint.
@@ -10,10 +10,10 @@ SELECT TABLE_ID, FINGERPRINT, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMA
   FROM VENUS_CAPTURED_TABLE ORDER BY TABLE_ID
 
 -- captured_names --
-SELECT NAMESPACE, NAME FROM VENUS_CAPTURED_TABLE
+SELECT NAMESPACE, NAME FROM VENUS_CAPTURED_TABLE WHERE STATE <> 'RELEASED'
 
 -- states --
-SELECT TABLE_ID, STATE, FINGERPRINT FROM VENUS_CAPTURED_TABLE
+SELECT TABLE_ID, STATE, FINGERPRINT FROM VENUS_CAPTURED_TABLE WHERE STATE <> 'RELEASED'
 
 -- register --
 -- In a block, because no literal of SQL is as long as SCHEMA_WIRE, which describes the columns, can be.
@@ -53,6 +53,20 @@ UPDATE VENUS_CAPTURED_TABLE
                          THEN (SELECT NEXT_SEQUENCE FROM VENUS_CHECKPOINT WHERE ID = 1) ELSE 0 END,
        FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0
  WHERE TABLE_ID = :table_id
+
+-- forget_segments --
+-- Whatever was done to a table that nobody captured is no reason to read it again.
+DELETE FROM VENUS_SEGMENT WHERE TABLE_ID = {table_id}
+
+-- forget_notes --
+DELETE FROM VENUS_DDL WHERE OBJ_OWNER = {owner} AND OBJ_NAME = {name}
+
+-- take_up --
+-- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
+UPDATE VENUS_CAPTURED_TABLE
+   SET STATE = 'PAUSED', REASON = {reason}, FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0,
+       SWEEP_FROM = (SELECT NEXT_SEQUENCE FROM VENUS_CHECKPOINT WHERE ID = 1)
+ WHERE TABLE_ID = {table_id}
 
 -- advance_fill --
 -- Only from where this chunk began: a restart that an operator ordered in between stands.

@@ -31,7 +31,7 @@ from venus.adapters.dialects.oracle.cut import OracleCut
 from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.driver import Driver, Options, driver_of
 from venus.adapters.dialects.oracle.following import compare_all, follow
-from venus.adapters.dialects.oracle.install import Installer, objects
+from venus.adapters.dialects.oracle.install import Installer, Step, objects
 from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.polling import Polls
 from venus.adapters.dialects.oracle.reading import Access, access_to
@@ -41,6 +41,7 @@ from venus.adapters.dialects.oracle.rotating import RotatingDriver
 from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version, version_of
+from venus.adapters.dialects.releasing import BY_SCRIPT
 from venus.config import Settings
 from venus.errors import ConfigError, Fenced, Refused, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
@@ -197,19 +198,44 @@ class OracleSource:
         self._mark = None
         return [step.shown for step in steps]
 
+    def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
+        """Return every statement that takes these tables out of capture."""
+        installer = self._installer()
+        steps = installer.release(table_ids) + installer.drop_logs(dict.fromkeys(table_ids, BY_SCRIPT), planned=True)
+        self._writer.rollback()
+        return [step.shown for step in steps]
+
+    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
+        """Take the triggers of these tables away."""
+        return self._removed(self._installer().release(table_ids))
+
+    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
+        """Remove the logs of these tables."""
+        return self._removed(self._installer().drop_logs(reasons))
+
+    def _removed(self, steps: Seq[Step]) -> list[InstallStep]:
+        self._reader.rollback()
+        executing.remove(self._writer, steps)
+        self._mark = None
+        return [step.shown for step in steps]
+
     # -- the registry and the checkpoint row ---------------------------------------------------------------
 
     def _is_installed(self) -> bool:
         return "VENUS_CAPTURED_TABLE" in objects(self._writer).kinds
 
-    def _captured(self) -> dict[int, Captured]:
-        found = registry.read_tables(self._writer) if self._is_installed() else {}
+    def _captured(self, *, released: bool = False) -> dict[int, Captured]:
+        found = registry.read_tables(self._writer, released=released) if self._is_installed() else {}
         self._writer.rollback()
         return found
 
     def registered(self) -> list[RegisteredTable]:
         """Return the captured tables."""
         return [c.table for c in self._captured().values()]
+
+    def released(self) -> list[RegisteredTable]:
+        """Return the tables that were taken out of capture."""
+        return [c.table for c in self._captured(released=True).values()]
 
     def registry_sign(self) -> str:
         """Return what changes with the registry."""

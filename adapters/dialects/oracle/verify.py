@@ -67,7 +67,9 @@ class OracleReader(ReadsRows):
         self._session.rollback()
 
     def tables(self) -> list[RegisteredTable]:
-        return [c.table for c in registry.read_tables(self._session).values() if not c.is_unfinished]
+        found = registry.read_tables(self._session)
+        released = registry.read_tables(self._session, released=True)
+        return [c.table for c in (found | released).values() if not c.is_unfinished]
 
     def _access(self, subject: Subject) -> Access:
         table_id = subject.schema.table_id

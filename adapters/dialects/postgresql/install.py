@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,16 @@ from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.triggers import Function, Trigger
 from venus.adapters.dialects.postgresql.types import widest
+from venus.adapters.dialects.releasing import (
+    BY_SCRIPT,
+    RELEASED,
+    RELEASING,
+    TRIGGERS_GONE,
+    is_leaving,
+    places_of,
+    refuse_written,
+)
+from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable, Refused
 from venus.migrations import run as migrations
 from venus.model import Column, Kind, LogicalType, TableSchema
@@ -87,13 +97,17 @@ class Present:
     #: VENUS's other tables.
     others: frozenset[str]
     schemas: dict[tuple[str, str], TableSchema]
+    #: The tables that were taken out of capture, or are on their way out, with their fingerprints.
+    out: dict[tuple[str, str], tuple[TableSchema, str]]
     #: The partitions known to capture, by table.
     leaves: dict[int, frozenset[int]]
 
     @classmethod
     def read(cls, connection: Connection) -> Present:
         """Look."""
-        installed = registry.is_installed(connection)
+        known = registry.registered(connection) if registry.is_installed(connection) else []
+        out = [(t, mark) for t, mark in known if is_leaving(t)]
+        out += registry.registered(connection, released=True) if known else []
         others = frozenset(r[0] for r in connection.rows(statement("triggers", "others")))
         leaves = connection.rows(statement("triggers", "leaves")) if "captured_leaf" in others else []
         return cls(
@@ -102,16 +116,15 @@ class Present:
             logs={r[0]: tuple(zip(r[1], r[2], strict=True)) for r in connection.rows(statement("triggers", "logs"))},
             others=others,
             leaves={r[0]: frozenset(r[1]) for r in leaves},
-            schemas={
-                (t.schema.namespace, t.schema.name): t.schema
-                for t, _ in (registry.registered(connection) if installed else [])
-            },
+            schemas={(t.schema.namespace, t.schema.name): t.schema for t, _ in known if not is_leaving(t)},
+            out={(t.schema.namespace, t.schema.name): (t.schema, mark) for t, mark in out},
         )
 
     @property
     def table_ids(self) -> dict[tuple[str, str], int]:
         """The registered tables' numbers."""
-        return {place: schema.table_id for place, schema in self.schemas.items()}
+        out = {place: schema.table_id for place, (schema, _) in self.out.items()}
+        return out | {place: schema.table_id for place, schema in self.schemas.items()}
 
     def lacks(self, table: Table, table_id: int, *, always: bool) -> list[str]:
         """Return what is missing or altered of a registered table's triggers."""
@@ -148,8 +161,8 @@ def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -
     present = Present.read(connection)
     rows = dictionary.all_tables(connection)
     chosen = dictionary.listed(rows, include, exclude)
-    # what is registered stays captured, whatever the patterns say now
-    kept = [r for r in rows if (r[1], r[2]) in present.table_ids and r not in chosen and (r[1], r[2]) != _HEARTBEAT]
+    # what is captured stays captured, whatever the patterns say now
+    kept = [r for r in rows if (r[1], r[2]) in present.schemas and r not in chosen and (r[1], r[2]) != _HEARTBEAT]
     tables = dictionary.read(connection, chosen + kept)
     heartbeat = dictionary.read(connection, [r for r in rows if (r[1], r[2]) == _HEARTBEAT]) or [HEARTBEAT]
     next_id = max(present.table_ids.values(), default=0) + 1
@@ -169,7 +182,7 @@ def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -
 
 
 def table_steps(table: Table, table_id: int, present: Present, *, always: bool) -> list[InstallStep]:
-    """Return the steps of one table; a mended one ends with its being marked RESYNC."""
+    """Return the steps of one table; a mended one ends with its being marked RESYNC, a released one with its return."""
     where = f"{table.namespace}.{table.name}"
     place = (table.namespace, table.name)
     known = place in present.schemas
@@ -183,11 +196,14 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
     for trigger in triggers.triggers(table, table_id):
         steps += _trigger_steps(where, trigger, present, always=always)
     mended = known and any(not s.exists and not s.what.startswith(WIDTH) for s in steps)
+    numbered = place in present.table_ids
     steps.append(
-        InstallStep(table=where, what="registration", sql=registry.register_sql(table, table_id), exists=known)
+        InstallStep(table=where, what="registration", sql=registry.register_sql(table, table_id), exists=numbered)
     )
     if not known:
         steps += _leaf_steps(where, table, table_id)
+    if place in present.out:
+        return steps + _take_up_steps(where, table, *present.out[place])
     if known and present.schemas[place].key != tuple(k.name for k in table.key):
         version = table.schema(table_id, present.schemas[place].version + 1)
         steps.append(InstallStep(table=where, what="registration", sql=registry.new_version_sql(version)))
@@ -195,6 +211,17 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
     if mended:
         steps.append(InstallStep(table=where, what="state RESYNC", sql=_resync_sql(table_id)))
     return steps
+
+
+def _take_up_steps(where: str, table: Table, was: TableSchema, mark: str) -> list[InstallStep]:
+    """Return the steps that have a released table captured again: in the version that it has now, every row."""
+    steps = []
+    if fingerprint(table.schema(was.table_id, was.version)) != mark:
+        version = table.schema(was.table_id, was.version + 1)
+        steps.append(InstallStep(table=where, what="registration", sql=registry.new_version_sql(version)))
+    forgotten = statement("triggers", "seen_mended", number=f"{was.table_id:05}")
+    sql = f"{registry.take_up_sql(table, was.table_id)}; {forgotten}"
+    return [*steps, InstallStep(table=where, what="state ACTIVE, to be read again", sql=sql)]
 
 
 def _leaf_steps(where: str, table: Table, table_id: int) -> list[InstallStep]:
@@ -260,23 +287,40 @@ def _resync_sql(table_id: int) -> str:
     return f"UPDATE venus.captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id}; {mended}"
 
 
+def _function_removals(present: Present, places: Mapping[int, str]) -> list[InstallStep]:
+    """Return the steps that remove the functions of these tables, and the triggers with them.
+
+    The schema may have been there before, with functions that are not ours.
+    """
+    ours = {_local(f): places[i] for i in places for f in names.functions(i)}
+    return [
+        InstallStep(
+            table=ours[function],
+            what=f"function {names.OWN_SCHEMA}.{function} and its triggers",
+            sql=f"DROP FUNCTION {names.OWN_SCHEMA}.{function}() CASCADE",
+        )
+        for function in sorted(ours.keys() & present.functions.keys())
+    ]
+
+
+def _log_removals(present: Present, places: Mapping[int, str]) -> list[InstallStep]:
+    ours = {_local(names.log_table(i)): place for i, place in places.items()}
+    return [
+        InstallStep(
+            table=ours[log],
+            what=f"log table {names.OWN_SCHEMA}.{log}",
+            sql=f"DROP TABLE {names.OWN_SCHEMA}.{log}",
+        )
+        for log in sorted(ours.keys() & present.logs.keys())
+    ]
+
+
 def uninstall_plan(connection: Connection) -> list[InstallStep]:
     """Return every statement in order. Functions take their triggers along: VENUS need not own the tables."""
     with connection.reading():
         present = Present.read(connection)
-        places = {table_id: f"{n}.{t}" for (n, t), table_id in present.table_ids.items()}
-        steps = []
-        # the schema may have been there before, with functions and tables that are not ours
-        ours = {names.log_table(i) for i in places} | {f for i in places for f in names.functions(i)}
-        for function in sorted(f for f in present.functions if f"{names.OWN_SCHEMA}.{f}" in ours):
-            name = f"{names.OWN_SCHEMA}.{function}"
-            table = places.get(int(function[2:]), "") if function[2:].isdigit() else ""
-            sql = f"DROP FUNCTION {name}() CASCADE"
-            steps.append(InstallStep(table=table, what=f"function {name} and its triggers", sql=sql))
-        for log in sorted(log for log in present.logs if f"{names.OWN_SCHEMA}.{log}" in ours):
-            name = f"{names.OWN_SCHEMA}.{log}"
-            table = places.get(int(log[2:]), "")
-            steps.append(InstallStep(table=table, what=f"log table {name}", sql=f"DROP TABLE {name}"))
+        places = _places(present)
+        steps = _function_removals(present, places) + _log_removals(present, places)
         steps += [
             InstallStep(table="", what=f"table venus.{name}", sql=f"DROP TABLE venus.{name}")
             for name in _SHARED
@@ -285,6 +329,50 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
         with connection.sqlalchemy() as lent:
             own = migrations.sql(lent, "source", schema=names.OWN_SCHEMA, direction="downgrade")
     return steps + [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in own]
+
+
+def _places(present: Present) -> dict[int, str]:
+    return {table_id: f"{namespace}.{name}" for (namespace, name), table_id in present.table_ids.items()}
+
+
+def release_plan(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
+    """Return every statement that takes these tables out of capture, in order."""
+    with connection.reading():
+        present = Present.read(connection)
+        return [
+            *_release_steps(connection, present, table_ids),
+            *_log_drops(present, dict.fromkeys(table_ids, BY_SCRIPT)),
+        ]
+
+
+def _release_steps(connection: Connection, present: Present, table_ids: Seq[int]) -> list[InstallStep]:
+    """Return the removal of the triggers, then what the registry says of it.
+
+    In this order, because the first waits for the cut that reads the table, and that cut may write the registry's row.
+    """
+    released = [t for t, _ in registry.registered(connection, released=True)]
+    places = places_of([*(t for t, _ in registry.registered(connection)), *released], table_ids)
+    steps = _function_removals(present, places)
+    for table_id, place in places.items():
+        if any(t.schema.table_id == table_id for t in released):
+            continue
+        if "captured_leaf" in present.others and table_id in present.leaves:
+            sql = statement("triggers", "leaves_left", table_id=str(table_id))
+            steps.append(InstallStep(table=place, what="partitions", sql=sql))
+        sql = registry.release_sql(table_id, RELEASING, TRIGGERS_GONE)
+        steps.append(InstallStep(table=place, what=f"state {RELEASING}", sql=sql))
+    return steps
+
+
+def _log_drops(present: Present, reasons: Mapping[int, str]) -> list[InstallStep]:
+    every = _places(present)
+    places = {table_id: every[table_id] for table_id in reasons}
+    return _log_removals(present, places) + [
+        InstallStep(
+            table=place, what=f"state {RELEASED}", sql=registry.release_sql(table_id, RELEASED, reasons[table_id])
+        )
+        for table_id, place in places.items()
+    ]
 
 
 # -- execution ---------------------------------------------------------------------------------------------------
@@ -309,6 +397,35 @@ def uninstall(connection: Connection) -> list[InstallStep]:
 
     def attempt() -> list[InstallStep]:
         steps = uninstall_plan(connection)
+        _run(connection, steps)
+        return steps
+
+    return _patiently(connection, attempt)
+
+
+def release(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
+    """Take the triggers of these tables away, each table in a transaction of its own: a busy one holds up no other."""
+
+    def one(table_id: int) -> Callable[[], list[InstallStep]]:
+        def attempt() -> list[InstallStep]:
+            steps = _release_steps(connection, Present.read(connection), [table_id])
+            _run(connection, steps)
+            return steps
+
+        return attempt
+
+    return [step for table_id in table_ids for step in _patiently(connection, one(table_id))]
+
+
+def drop_logs(connection: Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
+    """Remove the logs of these tables, in one transaction: a log and what the registry says of it go together."""
+
+    def attempt() -> list[InstallStep]:
+        present = Present.read(connection)
+        places = _places(present)
+        written = (i for i in places if any(_local(f) in present.functions for f in names.functions(i)))
+        refuse_written({i: places[i] for i in reasons}, written)
+        steps = _log_drops(present, reasons)
         _run(connection, steps)
         return steps
 

@@ -21,6 +21,7 @@ from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.seen import Seen
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.types import widest
+from venus.adapters.dialects.releasing import is_leaving
 from venus.errors import SourceError
 from venus.model import TableSchema
 
@@ -38,6 +39,8 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
     versions = []
     for c in captured:
         table_id = c.schema.table_id
+        if is_leaving(c.registered):
+            continue  # its triggers are gone because somebody wanted that
         if c.table is None:
             _lose(connection, c, "the table is gone: dropped or renamed")
         elif c.table.unsupported:

@@ -57,11 +57,13 @@ def is_installed(connection: Connection) -> bool:
     return bool(connection.row("SELECT to_regclass('venus.captured_table') IS NOT NULL")[0])
 
 
-def registered(connection: Connection, known: Known | None = None) -> list[tuple[RegisteredTable, str]]:
-    """Return the registered tables with their fingerprints; `known` is brought up to date."""
+def registered(
+    connection: Connection, known: Known | None = None, *, released: bool = False
+) -> list[tuple[RegisteredTable, str]]:
+    """Return the captured tables with their fingerprints, or the released ones; `known` is brought up to date."""
     known = {} if known is None else known
     with connection.reading():
-        tables = connection.rows(statement("registry", "tables"))
+        tables = connection.rows(statement("registry", "tables", released=str(released).lower()))
         missing = [r[1] for r in tables if known.get(r[1], ("",))[0] != r[0]]
         wires: dict[int, bytes] = (
             dict(connection.rows(statement("registry", "schemas"), {"tables": missing})) if missing else {}
@@ -137,6 +139,16 @@ def _version(schema: TableSchema) -> dict[str, str]:
         "fingerprint": literal(fingerprint(schema)),
         "number_max": str(max(c.number for c in schema.columns)),
     }
+
+
+def take_up_sql(table: Table, table_id: int) -> str:
+    """Return the statement that has a released table captured again, and read as a whole."""
+    return statement("registry", "take_up", table=literal(table.name_sql), table_id=str(table_id))
+
+
+def release_sql(table_id: int, state: str, reason: str) -> str:
+    """Return the statement that notes how far a table is out of capture."""
+    return statement("registry", "release", state=literal(state), reason=literal(reason), table_id=str(table_id))
 
 
 def set_state(connection: Connection, table_id: int, state: str, reason: str) -> None:

@@ -4,7 +4,7 @@
 -- The first tells whether the row has changed, so that schemas are not fetched and read repeatedly.
 SELECT ctid::text || ' ' || xmin::text, table_id, fingerprint, state, coalesce(reason, ''), coalesce(fill_cursor, ''),
        fill_rows, fill_estimate, fill_done = 1, sweep_from
-  FROM venus.captured_table ORDER BY table_id
+  FROM venus.captured_table WHERE (state = 'RELEASED') = {released} ORDER BY table_id
 
 -- schemas --
 SELECT table_id, schema_wire FROM venus.captured_table WHERE table_id = ANY (%(tables)s)
@@ -37,6 +37,20 @@ UPDATE venus.captured_table
 -- set_state --
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = %(state)s, reason = %(reason)s WHERE table_id = %(table_id)s
+
+-- take_up --
+-- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
+WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
+UPDATE venus.captured_table
+   SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_done = 0, fill_rows = 0,
+       sweep_from = (SELECT next_sequence FROM venus.checkpoint WHERE id = 1),
+       fill_estimate = (SELECT CASE WHEN reltuples >= 0 THEN reltuples ELSE pg_relation_size(oid) / 100 END::bigint
+                          FROM pg_class WHERE oid = {table}::regclass)
+ WHERE table_id = {table_id}
+
+-- release --
+WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
+UPDATE venus.captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
 
 -- restart_fill --
 -- A table that was filled, even partly, is swept: what is not met again is gone.

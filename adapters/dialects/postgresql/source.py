@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import (
@@ -156,6 +156,17 @@ class PostgresSource:
         self._loaded = False
         return install.uninstall(self._connection)
 
+    def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
+        return install.release_plan(self._connection, table_ids)
+
+    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
+        self._loaded = False
+        return install.release(self._connection, table_ids)
+
+    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
+        self._loaded = False
+        return install.drop_logs(self._connection, reasons)
+
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
         return plain_script(steps, removal=removal)
 
@@ -164,6 +175,10 @@ class PostgresSource:
     def registered(self) -> list[RegisteredTable]:
         registry.require_installed(self._connection)
         return [t for t, _ in registry.registered(self._connection, self._schemas)]
+
+    def released(self) -> list[RegisteredTable]:
+        registry.require_installed(self._connection)
+        return [t for t, _ in registry.registered(self._connection, self._schemas, released=True)]
 
     def registry_sign(self) -> str:
         return str(self._connection.row(statement("registry", "sign"))[0])

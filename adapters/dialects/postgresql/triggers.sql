@@ -172,6 +172,9 @@ INSERT INTO venus.captured_leaf (table_id, leaf) VALUES ({table_id}, {leaf}) ON 
 -- leaf_left --
 DELETE FROM venus.captured_leaf WHERE table_id = {table_id} AND leaf = {leaf}
 
+-- leaves_left --
+DELETE FROM venus.captured_leaf WHERE table_id = {table_id}
+
 -- leaf_rows --
 INSERT INTO {log} (op, {keys}) SELECT 'U', {key} FROM ONLY {leaf} x;
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})

@@ -241,7 +241,8 @@ class PostgresSourceReader(PostgresReader):
     def tables(self) -> list[RegisteredTable]:
         registry.require_installed(self._connection)
         self._captured = {c.schema.table_id: c for c in registry.load(self._connection)[0]}
-        return [c.registered for c in self._captured.values()]
+        released = registry.registered(self._connection, released=True)
+        return [*(c.registered for c in self._captured.values()), *(t for t, _ in released)]
 
     def _of_source(self, subject: Subject) -> Names:
         if not self._captured:

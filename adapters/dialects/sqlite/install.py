@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
 
 from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.releasing import (
+    BY_SCRIPT,
+    RELEASED,
+    RELEASING,
+    TRIGGERS_GONE,
+    is_leaving,
+    places_of,
+    refuse_written,
+)
 from venus.adapters.dialects.sqlite import ownership, registry
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.dictionary import (
@@ -25,7 +34,15 @@ from venus.adapters.dialects.sqlite.dictionary import (
     numbered,
     table_names,
 )
-from venus.adapters.dialects.sqlite.refresh import Comparison, Objects, compare, objects, stale_objects
+from venus.adapters.dialects.sqlite.refresh import (
+    Comparison,
+    Objects,
+    compare,
+    key_numbers,
+    objects,
+    stale_objects,
+)
+from venus.adapters.dialects.sqlite.registry import Captured
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.triggers import Made, capture_objects, log_table
 
@@ -40,19 +57,34 @@ def install_plan(
     """Return every statement of the installation. `own_tables` = those that VENUS's own tables still need."""
     present = objects(connection)
     dictionary = Dictionary(connection)
-    captured = registry.read_tables(connection) if registry.installed(connection) else {}
+    captured, out = _registered(connection)
     steps = [_own_step(sql) for sql in own_tables]
     for known in captured.values():
         steps += _again(compare(dictionary, known, present), present)
     taken_numbers = {ownership.number_in(name) for name in present}
-    next_id = _free(max(captured, default=0) + 1, taken_numbers)
+    next_id = _free(max(captured | out, default=0) + 1, taken_numbers)
     taken = {c.schema.name for c in captured.values()}
+    outside = {c.schema.name: c for c in out.values()}
     for name in [HEARTBEAT, *chosen(table_names(connection)[0], include, exclude)]:
-        if name not in taken:
+        if name in outside:
+            found = dictionary.table(name, outside[name].schema)
+            steps += _take_up(compare(dictionary, outside[name], present), present, estimate(connection, found))
+        elif name not in taken:
             found = dictionary.table(name) if name in dictionary else _future_heartbeat(own_tables)
             steps += _first(found, next_id, estimate(connection, found) if name in dictionary else 1)
             next_id = _free(next_id + 1, taken_numbers)
     return steps
+
+
+def _registered(connection: sqlite3.Connection) -> tuple[dict[int, Captured], dict[int, Captured]]:
+    """Return the captured tables, and those that were taken out of capture or are on their way out."""
+    if not registry.installed(connection):
+        return {}, {}
+    known = registry.read_tables(connection)
+    leaving = {t: c for t, c in known.items() if is_leaving(c.table)}
+    return {t: c for t, c in known.items() if t not in leaving}, leaving | registry.read_tables(
+        connection, released=True
+    )
 
 
 def _free(table_id: int, taken: Collection[int | None]) -> int:
@@ -120,6 +152,24 @@ def _again(how: Comparison, present: Objects) -> list[InstallStep]:
     return steps + [_plain(found, sql) for sql in changes]
 
 
+def _take_up(how: Comparison, present: Objects, rows: int) -> list[InstallStep]:
+    """Return the steps that have a released table captured again: in the version that it has now, every row."""
+    table_id, found = how.captured.schema.table_id, how.found
+    assert found is not None
+    schema, log = how.schema, log_table(table_id)
+    if key_numbers(found.schema) != key_numbers(how.captured.schema):
+        schema = replace(found.schema, version=how.captured.schema.version + 1)
+    made = capture_objects(found, table_id)
+    steps = [_plain(found, sql) for sql in stale_objects(present, table_id, made)]
+    if log in present:  # of a removal that was cut off: what is in it is read with the table
+        steps.append(_plain(found, statement("install", "drop_table", log=quoted(log))))
+    there = {m.name for m in made if m.name != log and present.get(m.name, ("", ""))[1] == m.sql}
+    steps += [_made_step(found, m, exists=m.name in there) for m in made]
+    if schema.version != how.captured.schema.version:
+        steps.append(_plain(found, registry.new_version(schema, how.number_max)))
+    return [*steps, _plain(found, registry.take_up(table_id, estimate=rows))]
+
+
 def _plain(found: Found, sql: str) -> InstallStep:
     return InstallStep(table=found.schema.qualified, what=_what(sql).replace("trigger", "old trigger"), sql=sql)
 
@@ -137,9 +187,7 @@ def estimate(connection: sqlite3.Connection, found: Found) -> int:
 
 def uninstall_plan(connection: sqlite3.Connection, own_tables: Seq[str]) -> list[InstallStep]:
     """Return every statement that takes VENUS out of the file again."""
-    names = {}
-    if registry.installed(connection):
-        names = {t.schema.table_id: t.schema.qualified for t in registry.read_tables(connection).values()}
+    names = _names(connection)
     own = ownership.read(connection)
     ours = {name: table for name, (table, _) in objects(connection).items() if own.has_numbered(name)}
     triggers = [n for n in ours if not n.startswith("venus_l_")]
@@ -150,3 +198,58 @@ def uninstall_plan(connection: sqlite3.Connection, own_tables: Seq[str]) -> list
             table = names.get(int(name.rpartition("_")[2]), f"{NAMESPACE}.{ours[name]}")
             steps.append(InstallStep(table=table, what=_what(sql), sql=sql))
     return steps + [_own_step(sql) for sql in own_tables]
+
+
+def _names(connection: sqlite3.Connection) -> dict[int, str]:
+    captured, out = _registered(connection)
+    return {table_id: c.schema.qualified for table_id, c in (captured | out).items()}
+
+
+def release_plan(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[InstallStep]:
+    """Return every statement that takes these tables out of capture, in order."""
+    return release_steps(connection, table_ids) + _log_drops(connection, dict.fromkeys(table_ids, BY_SCRIPT))
+
+
+def release_steps(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[InstallStep]:
+    """Return the removal of the triggers of these tables, and what the registry says of it."""
+    captured, out = _registered(connection)
+    places = places_of((c.table for c in (captured | out).values()), table_ids)
+    present = objects(connection)
+    steps = []
+    for table_id, place in places.items():
+        drops = (statement("install", "drop_trigger", trigger=quoted(n)) for n in _triggers(present, table_id))
+        steps += [InstallStep(table=place, what=_what(sql), sql=sql) for sql in drops]
+        if table_id not in out or is_leaving(out[table_id].table):
+            sql = registry.set_state(table_id, RELEASING, TRIGGERS_GONE)
+            steps.append(InstallStep(table=place, what=f"state {RELEASING}", sql=sql))
+    return steps
+
+
+def _triggers(present: Objects, table_id: int) -> list[str]:
+    log = log_table(table_id)
+    return sorted(name for name in present if name != log and ownership.number_in(name) == table_id)
+
+
+def log_drops(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
+    """Return the removal of the logs of these tables. Raises Refused for one that a trigger writes to."""
+    present = objects(connection)
+    refuse_written(
+        {i: place for i, place in _names(connection).items() if i in reasons},
+        (i for i in reasons if _triggers(present, i)),
+    )
+    return _log_drops(connection, reasons)
+
+
+def _log_drops(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
+    """Return the removal of the logs of these tables, and what the registry says of it."""
+    captured, out = _registered(connection)
+    places = places_of((c.table for c in (captured | out).values()), reasons)
+    present = objects(connection)
+    steps = []
+    for table_id, place in places.items():
+        if (log := log_table(table_id)) in present:
+            sql = statement("install", "drop_table", log=quoted(log))
+            steps.append(InstallStep(table=place, what=_what(sql), sql=sql))
+        sql = registry.set_state(table_id, RELEASED, reasons[table_id])
+        steps.append(InstallStep(table=place, what=f"state {RELEASED}", sql=sql))
+    return steps

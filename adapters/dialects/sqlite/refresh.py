@@ -64,7 +64,7 @@ def compare(dictionary: Dictionary, captured: Captured, present: Objects) -> Com
     found = dictionary.table(known.name, known)
     schema = keeping_renamed(found.schema, {c.name: c for c in known.columns}, known.columns)
     schema, number_max = numbered(schema, captured.number_max)
-    if _key_numbers(schema) != _key_numbers(known):
+    if key_numbers(schema) != key_numbers(known):
         reason = f"its key is now ({', '.join(schema.key)}), was ({', '.join(known.key)}): run `venus install-triggers`"
         return replace(unchanged, found=replace(found, schema=schema), number_max=number_max, reason=reason)
     if fingerprint(schema) != fingerprint(known):
@@ -92,7 +92,8 @@ def _reason(missing: tuple[Made, ...], found: Found) -> str:
     return ""
 
 
-def _key_numbers(schema: TableSchema) -> list[int]:
+def key_numbers(schema: TableSchema) -> list[int]:
+    """Return the field numbers of a table's key."""
     numbers = {c.name: c.number for c in schema.columns}
     return [numbers[name] for name in schema.key]
 

@@ -44,9 +44,9 @@ def require_installed(connection: sqlite3.Connection, what: object) -> None:
         raise SourceError(f"{what}: VENUS is not installed here", hint="run `venus install-triggers`")
 
 
-def read_tables(connection: sqlite3.Connection) -> dict[int, Captured]:
-    """Return the registry by table id."""
-    return {row[0]: _captured(row) for row in connection.execute(statement("registry", "tables"))}
+def read_tables(connection: sqlite3.Connection, *, released: bool = False) -> dict[int, Captured]:
+    """Return the captured tables by table id, or the released ones."""
+    return {row[0]: _captured(row) for row in connection.execute(statement("registry", "tables"), (released,))}
 
 
 def _captured(row: tuple[int, bytes, str, str, bytes, int, int, int, int, int, int]) -> Captured:
@@ -103,6 +103,11 @@ def set_state(table_id: int, state: str, reason: str) -> str:
     """Return the statement that changes a table's state."""
     parts = {"table_id": literal(table_id), "state": literal(state), "reason": literal(reason or None)}
     return statement("registry", "set_state", **parts)
+
+
+def take_up(table_id: int, *, estimate: int) -> str:
+    """Return the statement that has a released table captured again, and read as a whole."""
+    return statement("registry", "take_up", table_id=literal(table_id), estimate=literal(estimate))
 
 
 def log_is_new(table_id: int) -> str:

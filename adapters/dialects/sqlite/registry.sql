@@ -3,7 +3,7 @@
 -- tables --
 SELECT table_id, schema_wire, state, coalesce(reason, ''), coalesce(fill_cursor, x''), fill_rows, fill_estimate,
        fill_done, sweep_from, log_through, number_max
-FROM venus_captured_table ORDER BY table_id;
+FROM venus_captured_table WHERE (state = 'RELEASED') = ? ORDER BY table_id;
 
 -- sign --
 -- All that may change of a registered table; its columns do so with the fingerprint.
@@ -20,7 +20,7 @@ UPDATE venus_captured_table SET fingerprint = substr(fingerprint, 1, instr(finge
 WHERE name = 'venus_heartbeat';
 
 -- states --
-SELECT table_id, state, log_through FROM venus_captured_table;
+SELECT table_id, state, log_through FROM venus_captured_table WHERE state <> 'RELEASED';
 
 -- add_table --
 INSERT INTO venus_captured_table (table_id, namespace, name, schema_wire, fingerprint, state, reason, fill_cursor,
@@ -44,6 +44,13 @@ UPDATE venus_captured_table
 SET fill_cursor = NULL, fill_rows = 0, fill_done = 0,
     sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus_checkpoint)
 WHERE table_id = ?;
+
+-- take_up --
+-- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
+UPDATE venus_captured_table
+SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_rows = 0, fill_done = 0, log_through = 0,
+    fill_estimate = {estimate}, sweep_from = (SELECT next_sequence FROM venus_checkpoint)
+WHERE table_id = {table_id};
 
 -- advance_fill --
 -- Only from where this chunk began: a restart that an operator ordered in between stands.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
@@ -50,7 +51,13 @@ from venus.adapters.dialects.sqlite.dictionary import (
     spellings,
     table_names,
 )
-from venus.adapters.dialects.sqlite.install import install_plan, uninstall_plan
+from venus.adapters.dialects.sqlite.install import (
+    install_plan,
+    log_drops,
+    release_plan,
+    release_steps,
+    uninstall_plan,
+)
 from venus.adapters.dialects.sqlite.purging import Purger
 from venus.adapters.dialects.sqlite.reading import Access, access_to
 from venus.adapters.dialects.sqlite.refresh import Comparison, compare, objects
@@ -149,9 +156,13 @@ class SqliteSource:
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Install what is missing, in one transaction."""
         self._refuse_blocked(include, exclude)
+        return self._altering(lambda: install_plan(self._writer, self._own_tables("upgrade"), include, exclude))
+
+    def _altering(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
+        """Plan and run in one transaction, without capture's taking our statements for somebody's ALTER TABLE."""
         with write_transaction(self._writer, self._file):
             is_noted = registry.installed(self._writer) and seen.noted(self._writer) == seen.now(self._writer)
-            steps = install_plan(self._writer, self._own_tables("upgrade"), include, exclude)
+            steps = plan()
             self._execute(steps)
             if is_noted:  # what came since are our own statements
                 seen.note(self._writer, seen.now(self._writer))
@@ -174,6 +185,19 @@ class SqliteSource:
             steps = uninstall_plan(self._writer, self._own_tables("downgrade"))
             self._execute(steps)
         return steps
+
+    def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
+        """Return every statement that takes these tables out of capture."""
+        with read_transaction(self._writer, self._file):
+            return release_plan(self._writer, table_ids)
+
+    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
+        """Take the triggers of these tables away."""
+        return self._altering(lambda: release_steps(self._writer, table_ids))
+
+    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
+        """Remove the logs of these tables."""
+        return self._altering(lambda: log_drops(self._writer, reasons))
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
         """Return what is not there yet as text."""
@@ -200,6 +224,13 @@ class SqliteSource:
             if not registry.installed(self._writer):
                 return []
             return [c.table for c in registry.read_tables(self._writer).values()]
+
+    def released(self) -> list[RegisteredTable]:
+        """Return the tables that were taken out of capture."""
+        with read_transaction(self._writer, self._file):
+            if not registry.installed(self._writer):
+                return []
+            return [c.table for c in registry.read_tables(self._writer, released=True).values()]
 
     def registry_sign(self) -> str:
         """Return what changes with the registry."""
@@ -375,6 +406,8 @@ class SqliteSource:
         tables = registry.states(self._reader)
         pending, ends = {}, {}
         for table_id, access in self._accesses.items():
+            if table_id not in tables:
+                raise SchemaChanged(f"{self._file}: {access.layout.schema.qualified} is not captured any more")
             state, after = tables[table_id]
             through = ends[table_id] = self._log_end(self._reader, table_id)
             if through < after:

@@ -62,7 +62,8 @@ class SqliteReader(ReadsRows):
     def tables(self) -> list[RegisteredTable]:
         with reading(self._connection, self._file):
             registry.require_installed(self._connection, self._file)
-            return [c.table for c in registry.read_tables(self._connection).values()]
+            captured = registry.read_tables(self._connection)
+            return [c.table for c in (captured | registry.read_tables(self._connection, released=True)).values()]
 
     def _access(self, subject: Subject) -> Access:
         """Return how the table is read; the dictionary is read once, and again if it is not what is compared."""

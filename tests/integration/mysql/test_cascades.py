@@ -170,3 +170,37 @@ def test_a_cascade_that_joins_later_is_told_and_mended(shop: Shop) -> None:
     shop.run("DELETE FROM up WHERE id = 1")
     follower.drain()
     shop.same(follower, "up", "down")
+
+
+def test_a_child_leaves_capture_and_its_parent_goes_on(shop: Shop) -> None:
+    shop.run(*TABLES)
+    follower = shop.capture()
+    number = follower.table_id("book")
+    shop.source.release([number])
+    shop.source.drop_logs({number: "gone"})
+    assert not [r for r in shop.run("SHOW TRIGGERS") if f"_{number:05}" in str(r[0])]
+    shop.run("DELETE FROM author WHERE id = 1")
+    shop.source.refresh_schemas()
+    follower.drain()
+    shop.same(follower, "author", "chapter", "note")
+    assert len(follower.rows("book")) == 3
+
+    shop.source.install(["*"], [])
+    shop.run("UPDATE author SET id = 7 WHERE id = 2")
+    for _ in range(2):
+        shop.source.refresh_schemas()
+        follower.drain()
+    shop.same(follower, *ALL)
+
+
+def test_a_parent_leaves_capture_and_its_children_go_on(shop: Shop) -> None:
+    shop.run(*TABLES)
+    follower = shop.capture()
+    number = follower.table_id("author")
+    shop.source.release([number])
+    shop.source.drop_logs({number: "gone"})
+    shop.run("DELETE FROM author WHERE id = 1")
+    shop.source.refresh_schemas()
+    follower.drain()
+    shop.same(follower, "book", "chapter", "note")
+    assert shop.state("book") == ("ACTIVE", "")

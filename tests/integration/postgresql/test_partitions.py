@@ -166,3 +166,32 @@ def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, captu
     assert "venus_r_" in state(follower, "parted")[1]
     follower.source.install(["*"], [])
     assert sql("SELECT DISTINCT tgenabled::text FROM pg_trigger WHERE tgname LIKE 'venus_%'") == [("O",)]
+
+
+@pytest.mark.usefixtures("parted")
+def test_a_partitioned_table_leaves_capture_and_comes_back(sql: Sql, capture: Start) -> None:
+    follower = capture()
+    sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
+    follower.drain()
+    number = follower.table_id("parted")
+    follower.source.release([number])
+    assert sql("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'venus%%' AND tgname LIKE '%%2'") == [(0,)]
+    sql("CREATE TABLE parted_e PARTITION OF parted FOR VALUES IN ('e')")  # no accident while it leaves
+    follower.source.refresh_schemas()
+    assert state(follower, "parted")[0] == "RELEASING"
+    follower.source.drop_logs({number: "gone"})
+    assert sql(f"SELECT count(*) FROM venus.captured_leaf WHERE table_id = {number}") == [(0,)]
+    sql("TRUNCATE parted_n")
+    sql("INSERT INTO parted VALUES (3, 's', 'c'), (4, 'e', 'd')")
+    sql("DROP TABLE parted_n")
+
+    follower.source.install(["*"], [])
+    for _ in range(2):
+        follower.source.refresh_schemas()
+        follower.read_registry()
+        follower.drain()
+    assert keys(follower, "parted") == {"2", "3", "4"}
+    sql("TRUNCATE parted_e")
+    follower.drain()
+    assert keys(follower, "parted") == {"2", "3"}
+    assert state(follower, "parted") == ("ACTIVE", "")

@@ -74,6 +74,13 @@ SOURCE: dict[str, Callable[[Shop], object]] = {
     "install_plan": lambda shop: shop.source.install_plan(["*"], []),
     "install": lambda shop: shop.source.install(["*"], []),
     "uninstall_plan": lambda shop: shop.source.uninstall_plan(),
+    "released": lambda shop: shop.source.released(),
+    "release_plan": lambda shop: shop.source.release_plan([shop.copy.id_of("u")]),
+    "release": lambda shop: shop.source.release([shop.copy.id_of("u")]),
+    "drop_logs": lambda shop: (
+        shop.source.release([shop.copy.id_of("u")]),
+        shop.source.drop_logs({shop.copy.id_of("u"): "by hand"}),
+    ),
 }
 
 

@@ -1,0 +1,245 @@
+"""A DBA wants VENUS off one busy table at three in the morning, and has it back in the morning.
+
+The application writes all the while, `venus sync` runs, and the other tables must not notice.
+"""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import sqlalchemy
+
+from tests.support.mariadb import MariaServer
+from tests.support.pipeline import Pipeline, with_password
+from tests.support.postgres import Server, libpq
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+TABLES = (
+    "CREATE TABLE busy (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))",
+    "CREATE TABLE line (id INTEGER NOT NULL PRIMARY KEY, busy_id INTEGER, v VARCHAR(40),"
+    " FOREIGN KEY (busy_id) REFERENCES busy (id))",
+    "INSERT INTO busy VALUES (1, 'one')",
+    "INSERT INTO busy VALUES (2, 'two')",
+    "INSERT INTO line VALUES (1, 1, 'a')",
+)
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Shop:
+    """A pipeline, and the application at its source."""
+
+    pipeline: Pipeline
+    connect: Callable[[], Any]
+    namespace: str
+    server: Server
+
+    def run(self, *statements: str) -> Rows:
+        """Run statements in a transaction each."""
+        with closing(self.connect()) as connection:
+            cursor = connection.cursor()
+            for statement in statements:
+                cursor.execute(statement)
+                rows = list(cursor.fetchall()) if cursor.description else []
+                connection.commit()
+        return rows
+
+    def at_target(self, query: str, target: str = "main") -> Rows:
+        """Ask a target."""
+        with closing(psycopg2.connect(libpq(self.pipeline.targets[target]))) as connection:
+            cursor = connection.cursor()
+            there = self.namespace if self.namespace != "main" else "public"  # what SQLite calls it means nothing there
+            cursor.execute(f'SET search_path = "{there}"')
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    def equal(self, table: str, target: str = "main") -> bool:
+        """Say whether a table is the same at both ends."""
+        query = f"SELECT * FROM {table} ORDER BY 1"
+        return [tuple(r) for r in self.run(query)] == [tuple(r) for r in self.at_target(query, target)]
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Write to both tables all the while."""
+        stop, failed = threading.Event(), []
+
+        def write() -> None:
+            with closing(self.connect()) as connection:
+                cursor, number = connection.cursor(), 1000 * (threading.get_ident() % 1000 + 1)
+                while not stop.wait(0.005):
+                    number += 1
+                    try:
+                        cursor.execute(f"INSERT INTO busy VALUES ({number}, 'new')")
+                        cursor.execute(f"INSERT INTO line VALUES ({number}, {number}, 'new')")
+                        cursor.execute(f"UPDATE busy SET v = 'seen {number}' WHERE id <= 2")
+                        connection.commit()
+                    except Exception as error:
+                        failed.append(error)
+                        return
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            writer.join()
+        assert not failed, failed
+
+
+@pytest.fixture(params=("postgresql", "mariadb", "sqlite"))
+def shop(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server) -> Iterator[Shop]:
+    target = postgres_server.create_database()
+    if request.param == "postgresql":
+        source = request.getfixturevalue("database")
+        connect, namespace = lambda: psycopg2.connect(libpq(source)), "public"
+    elif request.param == "mariadb":
+        source, server = request.getfixturevalue("mariadb_database"), request.getfixturevalue("mariadb_server")
+        namespace = str(sqlalchemy.make_url(source).database)
+        connect = lambda: mariadb(server, namespace)  # noqa: E731
+    else:
+        source, namespace = f"sqlite:///{tmp_path}/app.db", "main"
+        connect = lambda: sqlite3.connect(tmp_path / "app.db", timeout=30)  # noqa: E731
+    pipeline = Pipeline(folder=tmp_path, source=source, targets={"main": with_password(target)})
+    pipeline.configure()
+    made = Shop(pipeline, connect, namespace, postgres_server)
+    try:
+        if request.param == "sqlite":
+            made.run("PRAGMA journal_mode = WAL")
+        made.run(*TABLES)
+        pipeline.venus("install-triggers")
+        pipeline.start_broker()
+        pipeline.venus("migrate", "--target", "main")
+        pipeline.start("sync", "sync")
+        yield made
+    finally:
+        pipeline.close()
+        for url in pipeline.targets.values():
+            postgres_server.drop_database(url)
+
+
+def mariadb(server: MariaServer, database: str) -> Any:
+    return server.connect(database)
+
+
+def settled(shop: Shop) -> None:
+    shop.pipeline.until(lambda: shop.pipeline.status()["healthy"], "a healthy pipeline", every_s=0.2)
+
+
+def states(shop: Shop) -> dict[str, str]:
+    return {t["name"].rpartition(".")[2]: t["state"] for t in shop.pipeline.status()["source"]["tables"]}
+
+
+def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
+    pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
+    settled(shop)
+    refused = pipeline.venus("uninstall-triggers", "bsuy", code=2)
+    assert "did you mean" in refused.err
+    assert "DROP" in pipeline.venus("uninstall-triggers", "busy", "--dry-run").out
+    assert states(shop) == {"busy": "ACTIVE", "line": "ACTIVE"}
+
+    with shop.busy():
+        done = pipeline.ask("uninstall-triggers", "busy")
+        assert done["released"] == [{"table": name, "left_out": 0}]
+        assert done["still_chosen"] == [name]
+        assert pipeline.ask("uninstall-triggers", "busy")["not_captured"] == [name]
+        threading.Event().wait(4)  # capture compares registry and dictionary meanwhile
+        assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
+    pipeline.caught_up("main")
+    settled(shop)
+    then = shop.at_target("SELECT * FROM busy ORDER BY 1")
+    assert shop.equal("line")
+    assert not shop.equal("busy")
+    what_is_said(shop, name)
+
+    pipeline.venus("install-triggers")
+    shop.run("DELETE FROM line WHERE id > 1", "DELETE FROM busy WHERE id > 2", "INSERT INTO busy VALUES (3, 'three')")
+    pipeline.until(lambda: shop.equal("busy"), "busy to be equal", every_s=0.2)
+    assert shop.at_target("SELECT * FROM busy ORDER BY 1") != then
+    pipeline.until(lambda: shop.equal("line"), "line to be equal", every_s=0.2)
+    settled(shop)
+    assert pipeline.status()["released"] == ()
+    assert pipeline.ask("verify")["verdict"].lower() == "same"
+    assert pipeline.running["sync"].poll() is None
+    assert "Traceback" not in pipeline.log.read_text()
+
+
+def what_is_said(shop: Shop, name: str) -> None:
+    """Look whether every command says that the table is not captured."""
+    pipeline = shop.pipeline
+    sentence = f"{name} is not captured any more (taken out of capture at "
+    status = pipeline.venus("status").out
+    assert sentence in " ".join(status.split())
+    assert "1 table not captured" in " ".join(status.split())
+    # who cannot ask the source has it from the broker
+    kept = (pipeline.folder / "venus.toml").read_text()
+    (pipeline.folder / "venus.toml").write_text(kept.replace(f'url = "{pipeline.source}"', "", 1))
+    try:
+        assert sentence in " ".join(pipeline.venus("status").out.split())
+    finally:
+        (pipeline.folder / "venus.toml").write_text(kept)
+    assert "is not captured any more" in pipeline.venus("check").out
+    verified = pipeline.venus("verify")
+    assert f"{name} is not compared: it is not captured any more (taken out" in " ".join(verified.err.split())
+    assert "is not captured any more" in pipeline.venus("verify", "--table", "busy", code=2).err
+    for words in (("pause", "busy"), ("resume", "busy"), ("resync", "busy")):
+        assert "`venus install-triggers` takes it up again" in pipeline.venus(*words, code=3).err
+    pipeline.targets["late"] = with_password(shop.server.create_database())
+    pipeline.configure()
+    loaded = pipeline.ask("migrate", "--target", "late")
+    assert loaded["not_captured"] == [name]
+    assert shop.at_target("SELECT count(*) FROM busy", "late") == shop.at_target("SELECT count(*) FROM busy")
+    url = pipeline.targets.pop("late")
+    pipeline.configure()
+    pipeline.venus("forget", "--target", "late", "--yes")
+    shop.server.drop_database(url)
+
+
+def test_a_removal_that_was_killed_is_named_and_finished(shop: Shop) -> None:
+    pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
+    pipeline.stop("sync")
+    pipeline.start("capture", "sync", "--capture-only")
+    pipeline.start("apply", "sync", "--apply-only", "--target", "main")
+    settled(shop)
+    pipeline.running["capture"].send_signal(signal.SIGSTOP)  # it is there and takes nothing
+    try:
+        shop.run("UPDATE busy SET v = 'late' WHERE id = 1")
+        pipeline.start("removal", "uninstall-triggers", "busy", "--wait", "60")
+        pipeline.until(lambda: states(shop).get("busy") == "RELEASING", "the triggers to be gone", every_s=0.2)
+        pipeline.kill("removal")
+    finally:
+        pipeline.running["capture"].send_signal(signal.SIGCONT)
+    pipeline.caught_up("main")
+    assert shop.at_target("SELECT v FROM busy WHERE id = 1") == [("late",)]
+    found = pipeline.status()["problems"]
+    assert any(f"{name} is RELEASING" in p and f"`venus uninstall-triggers {name}` finishes" in p for p in found), found
+    assert "is being taken out of capture" in pipeline.venus("pause", "busy", code=3).err
+    assert pipeline.ask("uninstall-triggers", "busy")["released"] == [{"table": name, "left_out": 0}]
+    settled(shop)
+    assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
+
+
+def test_what_nobody_captures_is_left_out_and_named(shop: Shop) -> None:
+    pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
+    settled(shop)
+    pipeline.stop("sync")
+    shop.run("UPDATE busy SET v = 'late' WHERE id = 1", "UPDATE line SET v = 'late' WHERE id = 1")
+    said = " ".join(pipeline.venus("uninstall-triggers", name).out.split())
+    assert f"{name} is not captured any more; 1 change in its log was left out" in said
+    assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
+    pipeline.start("sync", "sync")
+    pipeline.until(lambda: shop.equal("line"), "line to be equal", every_s=0.2)
+    settled(shop)
+    pipeline.venus("install-triggers")
+    pipeline.until(lambda: shop.equal("busy"), "busy to be equal", every_s=0.2)
+    pipeline.ask("uninstall-triggers")
