@@ -265,11 +265,48 @@ def test_a_truncation_while_it_leaves_is_no_accident(
     assert one(operator.registered(), "customer").state == "RELEASING"
     assert list(shop.rows("orders")) == [("1",), ("2",)]
     operator.drop_logs({number: "gone"})
+    do(app, "INSERT INTO customer VALUES (5, 'five')")
+    do(app, "TRUNCATE TABLE customer")
     operator.install(["*"], [])
     follow(shop)
     follow(shop)
     assert one(operator.registered(), "customer").state == "ACTIVE"
     assert shop.rows("customer") == there(app, "customer") == {}
+
+
+def test_no_other_table_is_read_again(app: Application, shop: Follower, operator: Source) -> None:
+    """Also if capture was away, and sees no more than that statements of DDL were run."""
+    number = number_of(shop, "customer")
+    follow(shop)
+    before = one(operator.registered(), "orders").fill
+    operator.release([number])
+    operator.drop_logs({number: "gone"})
+    operator.install(["*"], [])
+    follow(shop)
+    assert one(operator.registered(), "orders").fill == before
+    assert one(operator.registered(), "customer").fill.done
+
+
+def test_it_may_come_back_with_another_key(place: Place, app: Application, shop: Follower, operator: Source) -> None:
+    t = place.types
+    released(operator, shop, "customer")
+    do(
+        app,
+        "DROP TABLE customer",
+        f"CREATE TABLE customer (pos {t['int']} NOT NULL, id {t['int']} NOT NULL, name {t['text']},"
+        " PRIMARY KEY (pos, id))",
+        "INSERT INTO customer VALUES (7, 1, 'one')",
+    )
+    if place.dialect == "oracle":
+        with pytest.raises(Refused, match=r"customer: its key was \(id\) when it was released"):
+            operator.install(["*"], [])
+        operator.install(["*"], ["customer"])
+        return
+    operator.install(["*"], [])
+    do(app, "INSERT INTO customer VALUES (7, 2, 'two')")
+    follow(shop)
+    assert {key: row["name"] for key, row in shop.rows("customer").items()} == {("7", "1"): "one", ("7", "2"): "two"}
+    assert one(operator.registered(), "customer").state == "ACTIVE"
 
 
 @contextmanager

@@ -17,6 +17,8 @@ import pytest
 from tests.support.feed import query
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
+from venus.adapters.dialects.registry import open_source
+from venus.config import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -138,6 +140,15 @@ def test_every_row_of_the_page(night: Night) -> None:
     night.types(resync, TABLE="main.orders")
     night.over("RESYNC")
     pipeline.until(lambda: query(target, "SELECT v FROM orders WHERE id = 4") == [("nobody saw it",)], "row 4")
+
+    with closing(open_source(load(pipeline.folder / "venus.toml"))) as source:  # as a removal does that is killed then
+        source.release([t.schema.table_id for t in source.registered() if t.schema.name == "orders"])
+    night.says("orders is RELEASING")
+    (finish,) = row("`TABLE is RELEASING`")
+    night.types(finish, TABLE="main.orders")
+    night.says("main.orders is not captured any more")
+    night.types(install)
+    night.over("RELEASING")
 
     (watch,) = row("a target is behind, and nothing is wrong")
     before = pipeline.log.read_text().count("OK: main is healthy")

@@ -133,11 +133,10 @@ def running() -> list[str]:
     kept = [
         statement("registry", name, log=access.log, **{"is": "<>"})
         for name in statement.blocks("registry")
-        if name not in ("register", "register_piece", "installed", "forget_segments", "forget_notes", "take_up")
+        if name not in ("register", "register_piece", "installed", "forget_segments", "take_up")
     ]
     kept += [registry.registration(everything().schema, 1000), registry.installed(3, registry.ACTIVE, None)]
-    kept += [sql for _, sql in registry.forgotten(everything().schema, segments=True)]
-    kept += [registry.take_up(3)]
+    kept += [registry.forget_segments(3), registry.take_up(3)]
     recorded = overrides.Recorded(owner="APP", table="EXAM", column="PASSED", to="boolean")
     ways = [overrides.own_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.rows_of(recorded))]
     cut += [widths.widen(3, "K1", "NUMBER")]

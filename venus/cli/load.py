@@ -186,7 +186,6 @@ def answer(
 ) -> int:  # fmt: skip
     """Say what was loaded. Rows that the target refused are differences."""
     rows = sum(report.rows.values())
-    left = [name for name in out if name in report.rows]
     document = {
         "target": report.target,
         "already_loaded": report.already,
@@ -200,7 +199,7 @@ def answer(
         "warnings": report.warnings,
         "left_out": report.left_out,
         "mirrored_only": only,
-        "not_captured": left,
+        "not_captured": out,
         "source_asked": filled is not None,
         "first_fill": filled or {},
         "first_fill_seconds": read_s,
@@ -218,7 +217,7 @@ def answer(
         shown.append(f"{objects} of the source {verb} not carried over: `{look}` lists them")
     if only:
         shown.append(f"the broker set here mirrors {', '.join(only)} only: the target gets no other table")
-    shown += [f"! {name} is not captured any more: it was loaded as it was captured last" for name in left]
+    shown += [f"! {name} is not captured any more: it is loaded as it was captured last" for name in out]
     if filled:
         shown.append(f"first fill: {counted(sum(filled.values()), 'row')} read from the source in {read_s:.1f} s")
     shown.append(

@@ -165,8 +165,9 @@ class Installer:
             raise Refused(f"{table.schema.qualified}: its key was ({was}) when it was released", hint=hint)
         if self._options.compound and table.keyed.style is Style.ROWS:
             table = replace(table, keyed=replace(table.keyed, style=Style.COMPOUND))
-        for what, sql in registry.forgotten(known.schema, segments=segments.TABLE in here.kinds):
-            yield _run(table.schema.qualified, what, sql)
+        if segments.TABLE in here.kinds:
+            forget = registry.forget_segments(known.schema.table_id)
+            yield _run(table.schema.qualified, "rows of VENUS_SEGMENT", forget)
         yield _run(table.schema.qualified, "row of VENUS_CAPTURED_TABLE", registry.take_up(known.schema.table_id))
         yield from self._objects(table, here, resync=False)
 

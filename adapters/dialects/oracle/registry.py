@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
@@ -82,12 +82,9 @@ def installed(table_id: int, state: str, reason: str | None) -> str:
     return statement("registry", "installed", **{k: literal(v) for k, v in parts.items()})
 
 
-def forgotten(schema: TableSchema, *, segments: bool) -> Iterator[tuple[str, str]]:
-    """Yield what forgets what was done to a table while nobody captured it: what it is called, and the statement."""
-    at = {"owner": literal(schema.namespace), "name": literal(schema.name)}
-    yield "rows of VENUS_DDL", statement("registry", "forget_notes", **at)
-    if segments:
-        yield "rows of VENUS_SEGMENT", statement("registry", "forget_segments", table_id=str(schema.table_id))
+def forget_segments(table_id: int) -> str:
+    """Return the statement that forgets which segments a table had: nobody captured it when it got others."""
+    return statement("registry", "forget_segments", table_id=str(table_id))
 
 
 def take_up(table_id: int) -> str:

@@ -58,9 +58,6 @@ UPDATE VENUS_CAPTURED_TABLE
 -- Whatever was done to a table that nobody captured is no reason to read it again.
 DELETE FROM VENUS_SEGMENT WHERE TABLE_ID = {table_id}
 
--- forget_notes --
-DELETE FROM VENUS_DDL WHERE OBJ_OWNER = {owner} AND OBJ_NAME = {name}
-
 -- take_up --
 -- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
 UPDATE VENUS_CAPTURED_TABLE

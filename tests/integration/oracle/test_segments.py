@@ -48,6 +48,23 @@ def test_a_truncate_that_nobody_noted_marks_the_table(item: Follower, applicatio
     assert state(source) == ("ACTIVE", "")
 
 
+def test_what_was_done_to_a_table_that_was_not_captured_is_no_news(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    source.refresh_schemas()
+    number = item.table_id("ITEM")
+    source.release([number])
+    source.drop_logs({number: "gone"})
+    application.execute('TRUNCATE TABLE "ITEM"')
+    application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', NULL, 2)")
+    source.install(["*"], [])
+    source.refresh_schemas()
+    item.drain()
+    source.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+    assert item.rows("ITEM") == {}
+
+
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
