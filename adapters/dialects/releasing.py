@@ -1,4 +1,4 @@
-"""A table that is taken out of capture while the others go on: its states, and what the registry says of it. Pure.
+"""A table that is taken out of capture while the others go on: its states, and what the registry says of it.
 
 First its triggers go: from then on the application meets nothing of VENUS there, and its log is captured to its end.
 Then the log goes too, and the table is RELEASED: it has a row in the registry and nothing else. The row keeps number

@@ -141,14 +141,7 @@ def test_every_row_of_the_page(night: Night) -> None:
     night.over("RESYNC")
     pipeline.until(lambda: query(target, "SELECT v FROM orders WHERE id = 4") == [("nobody saw it",)], "row 4")
 
-    with closing(open_source(load(pipeline.folder / "venus.toml"))) as source:  # as a removal does that is killed then
-        source.release([t.schema.table_id for t in source.registered() if t.schema.name == "orders"])
-    night.says("orders is RELEASING")
-    (finish,) = row("`TABLE is RELEASING`")
-    night.types(finish, TABLE="main.orders")
-    night.says("main.orders is not captured any more")
-    night.types(install)
-    night.over("RELEASING")
+    finish_a_removal(night, install)
 
     (watch,) = row("a target is behind, and nothing is wrong")
     before = pipeline.log.read_text().count("OK: main is healthy")
@@ -157,6 +150,18 @@ def test_every_row_of_the_page(night: Night) -> None:
     watching = pipeline.running.pop("status")
     watching.send_signal(signal.SIGINT)
     assert watching.wait(60) in (130, -signal.SIGINT)
+
+
+def finish_a_removal(night: Night, install: list[str]) -> None:
+    """Do what a removal does that is killed then, and what the page says."""
+    with closing(open_source(load(night.pipeline.folder / "venus.toml"))) as source:
+        source.release([t.schema.table_id for t in source.registered() if t.schema.name == "orders"])
+    night.says("orders is RELEASING")
+    (finish,) = row("`TABLE is RELEASING`")
+    night.types(finish, TABLE="main.orders")
+    night.says("main.orders is not captured any more")
+    night.types(install)
+    night.over("RELEASING")
 
 
 def test_what_must_not_be_done_is_found_and_mended_and_the_way_out_leaves_the_application_alone(night: Night) -> None:

@@ -16,6 +16,7 @@ from venus.cli import (
     install,
     load,
     quarantine,
+    release,
     show,
     status,
     sync,
@@ -70,7 +71,7 @@ app.command("demo", rich_help_panel=TRY)(demo_command.demo)
 app.command("assess", rich_help_panel=PREPARE)(assess.assess)
 app.command("check", rich_help_panel=PREPARE)(install.check)
 app.command("install-triggers", rich_help_panel=PREPARE)(install.install_triggers)
-app.command("uninstall-triggers", rich_help_panel=PREPARE)(install.uninstall_triggers)
+app.command("uninstall-triggers", rich_help_panel=PREPARE)(release.uninstall_triggers)
 app.command("broker", rich_help_panel=RUN)(broker_command.broker)
 app.command("migrate", rich_help_panel=RUN)(load.migrate)
 app.command("sync", rich_help_panel=RUN)(sync.sync)

@@ -1,4 +1,4 @@
-"""`venus check`, `install-triggers`, `uninstall-triggers`: what happens at the source before anything is captured.
+"""`venus check`, `install-triggers`: what happens at the source before anything is captured.
 
 The statements themselves belong to the dialects (adapters/dialects/); here they are only counted and shown.
 """
@@ -163,44 +163,6 @@ def install_triggers(
         "tables": [{"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in registered],
     }
     run.out.answer(document, *per_table("+", created), *(f"! {f.where}: {f.message}" for f in left_in), verdict)
-    return 0
-
-
-def uninstall_triggers(
-    ctx: typer.Context,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TABLE]...",
-            help="Take only these tables out of capture; the others go on. None = everything that VENUS created.",
-        ),
-    ] = None,
-    wait_s: Annotated[
-        float,
-        typer.Option(
-            "--wait", metavar="SECONDS", min=0.0,
-            help="With TABLE: how long capture may take for what waits in its log. What is left then is left out.",
-        ),
-    ] = 30.0,
-    dry_run: DryRun = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> int:  # fmt: skip
-    """Remove everything that VENUS created at the source; or, with TABLE, what captures that table alone.
-
-    A table that is taken out stays at the targets as it was captured last. `venus install-triggers` takes it up again.
-    """
-    run = Invocation.of(ctx, config, as_json)
-    if names:
-        from venus.cli.release import release
-
-        return release(run, names, dry_run=dry_run, wait_s=wait_s)
-    with opened_source(run.settings) as source:
-        if dry_run:
-            return show_sql(run, source, source.uninstall_plan(), removal=True)
-        steps = source.uninstall()
-    document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
-    run.out.answer(document, *per_table("-", steps), f"{len(steps)} removed")
     return 0
 
 

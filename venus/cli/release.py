@@ -1,7 +1,7 @@
-"""`venus uninstall-triggers TABLE...`: single tables leave capture, the others go on.
+"""`venus uninstall-triggers`: VENUS leaves the source; or single tables leave capture, and the others go on.
 
-In two steps, so that nothing that the triggers have noted is lost: the triggers go, capture takes what is in the logs,
-then the logs go. Whoever is interrupted runs the same command again.
+A single table leaves in two steps, so that nothing that the triggers have noted is lost: the triggers go, capture takes
+what is in the log, then the log goes. Whoever is interrupted runs the same command again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from venus.cli.install import opened_source, per_table, show_sql
-from venus.cli.invocation import Invocation
+import typer
+
+from venus.cli.install import DryRun, opened_source, per_table, show_sql
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.tables import choose
 from venus.conditions import RELEASED, RELEASING
 from venus.errors import VenusError
@@ -30,6 +32,42 @@ REMARK = (
     "-- What capture has not taken from a log table when it is dropped is left out: run the part in front of that,\n"
     "-- wait until `venus status` shows 0 in the log, then run the rest.\n"
 )
+
+
+def uninstall_triggers(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE]...",
+            help="Take only these tables out of capture; the others go on. None = everything that VENUS created.",
+        ),
+    ] = None,
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0.0,
+            help="With TABLE: how long capture may take for what waits in its log. What is left then is left out.",
+        ),
+    ] = 30.0,
+    dry_run: DryRun = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Remove everything that VENUS created at the source; or, with TABLE, what captures that table alone.
+
+    A table that is taken out stays at the targets as it was captured last. `venus install-triggers` takes it up again.
+    """
+    run = Invocation.of(ctx, config, as_json)
+    if names:
+        return release(run, names, dry_run=dry_run, wait_s=wait_s)
+    with opened_source(run.settings) as source:
+        if dry_run:
+            return show_sql(run, source, source.uninstall_plan(), removal=True)
+        steps = source.uninstall()
+    document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
+    run.out.answer(document, *per_table("-", steps), f"{len(steps)} removed")
+    return 0
 
 
 def release(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) -> int:
