@@ -100,6 +100,7 @@ class Shop:
 @pytest.fixture(params=("postgresql", "mariadb", "sqlite"))
 def shop(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server) -> Iterator[Shop]:
     target = postgres_server.create_database()
+    connect: Callable[[], Any]
     if request.param == "postgresql":
         source = request.getfixturevalue("database")
         connect, namespace = lambda: psycopg2.connect(libpq(source)), "public"

@@ -305,6 +305,9 @@ class ScriptedSource:
     def backlog(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(self.database.tables, (0, 0))
 
+    def blocked_by(self) -> str:
+        return ""
+
     def refresh_schemas(self) -> list[TableSchema]:
         self.pass_step("refresh_schemas")
         found, self.database.altered = self.database.altered, []

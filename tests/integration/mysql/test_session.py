@@ -16,6 +16,7 @@ from tests.support.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
 from venus.adapters.dialects.mysql.connection import Connection, address_of
 from venus.adapters.dialects.mysql.source import MysqlSource
 from venus.errors import DatabaseUnavailable
+from venus.model import BatchNo
 
 Configure = Callable[[str, int], None]
 
@@ -120,7 +121,7 @@ def test_limits_of_time_and_other_modes_are_for_others(name: str, value: int, sh
     assert cut is not None
     assert sum(section.count for section in cut.sections(rows_max=1, bytes_max=1)) == 2
     time.sleep(1.5)  # the broker takes its time
-    cut.commit(follower.epoch, [], [], 0)
+    cut.commit(follower.epoch, [], [], BatchNo(0))
     time.sleep(1.2)
     (slept,) = shop.source._reader.row("SELECT sleep(1.2)")
     assert slept == "0", "a statement that took long was not ended"
@@ -156,11 +157,14 @@ def test_open_transactions_are_as_old_as_they_are_wherever_the_server_stands(
         server.execute("CREATE TABLE item (id int PRIMARY KEY, v int)", name)
         with closing(MysqlSource(url)) as source, closing(server.connect(name, program_name="nightly")) as app:
             source.install(["*"], [])
-            app.cursor().execute("INSERT INTO item VALUES (1, 4711)")
+            cursor = app.cursor()
+            cursor.execute("SELECT connection_id()")
+            ((session,),) = cursor.fetchall()
+            cursor.execute("INSERT INTO item VALUES (1, 4711)")
             time.sleep(2.1)
             (age,) = {age for _, age in source.backlog().values()}
             assert 1 <= age <= 60
-            assert f"session {app.thread_id()} (user root, " in source.blocked_by()
+            assert f"session {session} (user root, " in source.blocked_by()
             assert "4711" not in source.blocked_by()
             app.rollback()
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -88,7 +89,8 @@ def test_a_target_goes_on(
 ) -> None:
     monkeypatch.setattr("venus.security.passwords.COMMAND_EVERY_S", 0.2)
     where = str(place.file) if way == "password_file" else f"cat {place.file}"
-    settings = resolved(settings_for(broker.address, {"a": place.url}, **{way: where}))
+    given: dict[str, Any] = {way: where}
+    settings = resolved(settings_for(broker.address, {"a": place.url}, **given))
     feed.describe(items())
     feed.cut(*(put(i, "row", i) for i in range(9)))
     place.rotate()
