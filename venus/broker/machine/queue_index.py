@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+#: How much of one queue is in memory, and how much of all of them together: a place takes some 500 bytes.
+TAIL_PLACES = 4096
+TAILS_PLACES = 32_768
 _FIXED = struct.Struct(">QIQQQQQqqQIQB")
 _FLAG_CUT_END = 1
 
@@ -86,14 +89,22 @@ class Tail:
     One thread appends, any thread reads: the lists only ever grow at the end, and are replaced to be cut.
     """
 
-    places_max: int = 4096
+    places_max: int = TAIL_PLACES
     _places: list[Placed] = field(default_factory=list)
 
     def extend(self, places: Iterable[Placed]) -> None:
         """Add newly committed batches."""
         self._places.extend(places)
         if len(self._places) > 2 * self.places_max:
-            self._places = self._places[-self.places_max :]
+            self.keep(self.places_max)
+
+    def keep(self, places: int) -> None:
+        """Keep so many of the newest batches, at least the last one."""
+        if len(self._places) > places:
+            self._places = self._places[-max(places, 1) :]
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     @property
     def newest(self) -> Placed | None:
@@ -108,3 +119,11 @@ class Tail:
         if low == 0:
             return None
         return islice(places, low - 1, None)
+
+
+def cut(tails: Iterable[Tail], places: int) -> None:
+    """Cut the longest tails until all together have no more than so many places."""
+    shortest_first = sorted(tails, key=len)
+    for left, tail in zip(range(len(shortest_first), 0, -1), shortest_first, strict=True):
+        tail.keep(places // left)
+        places = max(0, places - len(tail))

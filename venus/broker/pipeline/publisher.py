@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from venus.broker.machine import queue_index
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.machine import Applied
@@ -36,6 +37,7 @@ class Publisher:
         self._monotonic = monotonic
         self._listeners: list[OnCommit] = []
         self._steps = CutSteps()
+        self._placed = 0  # batches since the tails of all queues were cut
 
     def on_commit(self, listener: OnCommit) -> None:
         """Call back when a business has a new end, or news ahead of it; must not block."""
@@ -54,6 +56,7 @@ class Publisher:
             if applied.filled_to:
                 self._show_full_data(business, applied)
             self._show(business, applied.placed)
+        self._cut_tails()
         for business in group.changed:
             undecided = early_delivery.published(business)
             if undecided != business.undecided:
@@ -64,12 +67,19 @@ class Publisher:
         """Let batches be read, and tell who waits for them."""
         if placed:
             business.tail.extend(placed)
+            self._placed += len(placed)
             business.visible_offset = business.committed.next_offset
         business.visible_through = business.log.applied
         if placed:
             self._notice(business)
             self._tell(business)
             self._steps.shown(business, placed)
+
+    def _cut_tails(self) -> None:
+        """Let the tails of all queues take no more memory than they may together, a quarter more in between."""
+        if self._placed > queue_index.TAILS_PLACES // 4:
+            self._placed = 0
+            queue_index.cut([found.tail for found in self._catalogue.stored()], queue_index.TAILS_PLACES)
 
     def _show_full_data(self, business: Business, applied: Applied) -> None:
         """Let the rows of a mirror's full data be written; whoever reads what is gone is told by the reader."""

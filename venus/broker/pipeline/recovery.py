@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 
 from venus.broker.log.upgrade import UPGRADES
-from venus.broker.machine import machine, records
+from venus.broker.machine import machine, queue_index, records
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.forgetting import put_removal, put_state_removal
 from venus.broker.pipeline.halting import halt
-from venus.broker.queue import places
+from venus.broker.queue import places as queue
 from venus.broker.store import keys
 from venus.broker.store.format import check_format
 from venus.broker.store.rocks import Store
@@ -33,15 +33,17 @@ def recover(
     check_format(store, UPGRADES)
     remove_unfinished(store)
     found = list(records.load_all(store, review_after_s))
+    places = min(queue_index.TAIL_PLACES, queue_index.TAILS_PLACES // max(1, len(found)))
     for business in found:
-        take_up(store, business, watermark=watermark, now=now, shared=shared)
+        take_up(store, business, watermark=watermark, now=now, shared=shared, places=places)
     return found
 
 
 def take_up(
-    store: Store, business: Business, *, watermark: Callable[[Business], int], now: float, shared: bool = False
-) -> None:
-    """Bring a business that was read from its record to where its log is."""
+    store: Store, business: Business, *, watermark: Callable[[Business], int], now: float, shared: bool = False,
+    places: int = queue_index.TAIL_PLACES,
+) -> None:  # fmt: skip
+    """Bring a business read from its record to where its log is, the newest `places` of its queue in memory."""
     business.log.find_end(store)
     business.log.committed = watermark(business)
     entries = 0
@@ -58,7 +60,7 @@ def take_up(
     business.described_from = min(business.described_from, business.proposed.end_sequence)
     if entries:
         logger.info("%s: replayed %d log entries", business.name, entries)
-    places.load_tail(store, business)
+    queue.load_tail(store, business, places)
     for undecided in business.committed.halves:
         business.reviews.expect(undecided.batch_no, now)
 

@@ -41,14 +41,14 @@ def newest(store: Store, business: Business) -> Placed | None:
     return queue_index.decode(keys.queue_offset(held[0]), held[1])
 
 
-def load_tail(store: Store, business: Business) -> None:
-    """Publish what is committed, and bring the newest part of the queue into memory."""
+def load_tail(store: Store, business: Business, places: int = queue_index.TAIL_PLACES) -> None:
+    """Publish what is committed, and bring the newest part of the queue into memory, so many batches at the most."""
     business.committed = business.applying
     business.visible_offset = business.committed.next_offset
     business.visible_through = business.log.applied
     business.filled_to = business.log.applied
-    first = max(business.log_start, business.visible_offset - business.tail.places_max)
-    business.tail.extend(_stored(store, business, keys.queue_key(business.number, first)))
+    first = max(business.log_start, business.visible_offset - max(places, 1))
+    business.tail.extend(_stored(store, business, _start(store, business, first)))
 
 
 def _start(store: Store, business: Business, offset: int) -> bytes:

@@ -84,7 +84,7 @@ def _content(store: Store) -> Iterator[Checked]:
         businesses = list(records.load_all(store, 1.0))
         for business in businesses:
             business.log.find_end(store)
-            places.load_tail(store, business)
+            places.load_tail(store, business, 1)  # nobody reads on there
             scavenger.load(store, business)
         vouching.vouch_for_all(store, businesses)
     except Corruption as error:
