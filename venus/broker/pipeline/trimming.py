@@ -93,7 +93,7 @@ def pass_time(group: Group, business: Business, passed_us: int, now_us: int, ttl
         business.count("expired_consumers")
         forget(group, business, consumer.group, now_us)
     for (_, before), consumer in zip(known, later, strict=True):
-        if consumer not in expired and consumers.is_stored(before, consumer, ttl_s):
+        if not consumers.has_expired(consumer, ttl_s) and consumers.is_stored(before, consumer, ttl_s):
             log_consumer(group, business, consumer)
 
 

@@ -2,15 +2,15 @@
 
 A body is UNSAVED while it waits for its write (counted, never evicted), SAVED once it is on disk, DELIVERED once
 the full data has it and every attached consumer has acknowledged it. To make room, DELIVERED ones go first, the
-least recently used of them before the others; then SAVED ones from the middle, because a plain LRU over a log
-evicts exactly what the reader that lags wants next, while readers at the end want the newest.
+least recently used of them before the others; then SAVED ones from the middle of what each business has, because a
+plain LRU over a log evicts exactly what the reader that lags wants next, while readers at the end want the newest.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: What an entry costs beside its bytes.
 ENTRY_BYTES = 256
@@ -28,13 +28,30 @@ class BufferStatus:
     misses: int
 
 
+@dataclass(slots=True)
+class _Saved:
+    """The SAVED bodies of one business, by log index, and their weight."""
+
+    bodies: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
+    nbytes: int = 0
+
+    def put(self, index: int, body: bytes) -> None:
+        self.bodies[index] = body
+        self.nbytes += len(body) + ENTRY_BYTES
+
+    def take(self, index: int) -> bytes:
+        body = self.bodies.pop(index)
+        self.nbytes -= len(body) + ENTRY_BYTES
+        return body
+
+
 class Buffer:
     """Thread-safe; a body that is not here is read from the log."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._saved: OrderedDict[Key, bytes] = OrderedDict()
+        self._saved: dict[int, _Saved] = {}  # by business, so that none is looked through for another one's sake
         self._delivered: OrderedDict[Key, bytes] = OrderedDict()
         self._nbytes = 0
         self._unsaved = 0
@@ -55,15 +72,17 @@ class Buffer:
     def save(self, key: Key, body: bytes) -> None:
         """Keep a body that is on disk."""
         with self._lock:
-            if key not in self._saved and key not in self._delivered:
-                self._saved[key] = body
+            saved = self._saved.get(key[0])
+            if (saved is None or key[1] not in saved.bodies) and key not in self._delivered:
+                self._saved.setdefault(key[0], _Saved()).put(key[1], body)
                 self._nbytes += len(body) + ENTRY_BYTES
                 self._make_room()
 
     def get(self, key: Key) -> bytes | None:
         """Return a body, if it is here."""
         with self._lock:
-            body = self._saved.get(key)
+            saved = self._saved.get(key[0])
+            body = saved.bodies.get(key[1]) if saved is not None else None
             if body is None:
                 body = self._delivered.get(key)
                 if body is not None:
@@ -77,21 +96,20 @@ class Buffer:
     def drop(self, business: int, first_index: int) -> None:
         """Forget bodies from a log index on: the entries were taken back, others will have their indexes."""
         with self._lock:
-            for bodies in (self._saved, self._delivered):
-                for key in [key for key in bodies if key[0] == business and key[1] >= first_index]:
-                    self._nbytes -= len(bodies.pop(key)) + ENTRY_BYTES
+            saved = self._saved.get(business)
+            for index in [index for index in saved.bodies if index >= first_index] if saved is not None else ():
+                self._nbytes -= len(self._take(business, index)) + ENTRY_BYTES
+            for key in [key for key in self._delivered if key[0] == business and key[1] >= first_index]:
+                self._nbytes -= len(self._delivered.pop(key)) + ENTRY_BYTES
 
     def delivered(self, business: int, below_index: int) -> None:
         """Mark everything below a log index as wanted by nobody who is known."""
         with self._lock:
-            done = []
-            for key in self._saved:
-                if key[0] == business:
-                    if key[1] >= below_index:
-                        break
-                    done.append(key)
-            for key in done:
-                self._delivered[key] = self._saved.pop(key)
+            while (saved := self._saved.get(business)) is not None:
+                index = next(iter(saved.bodies))
+                if index >= below_index:
+                    break
+                self._delivered[business, index] = self._take(business, index)
 
     def status(self) -> BufferStatus:
         """Return the figures."""
@@ -109,12 +127,22 @@ class Buffer:
             self._cut_middle(self._nbytes - room + self.bytes_max // 8)
 
     def _cut_middle(self, wanted: int) -> None:
-        """Evict a run of SAVED entries that starts a quarter behind the oldest; rarely, so it takes an eighth."""
-        known = list(self._saved)
-        order = known[len(known) // 4 :] + known[: len(known) // 4][::-1]
-        for key in order:
-            if wanted <= 0 or self._nbytes <= 0:
-                return
-            size = len(self._saved.pop(key)) + ENTRY_BYTES
-            self._nbytes -= size
-            wanted -= size
+        """Evict a run of SAVED entries of each business, a quarter behind its oldest; rarely, so it takes an eighth."""
+        part, owed = wanted / sum(saved.nbytes for saved in self._saved.values()), 0.0
+        for business, saved in list(self._saved.items()):
+            owed += part * saved.nbytes
+            known = list(saved.bodies)
+            for index in known[len(known) // 4 :] + known[: len(known) // 4][::-1]:
+                if owed <= 0:
+                    break
+                size = len(self._take(business, index)) + ENTRY_BYTES
+                self._nbytes -= size
+                owed -= size
+
+    def _take(self, business: int, index: int) -> bytes:
+        """Take out a SAVED body."""
+        saved = self._saved[business]
+        body = saved.take(index)
+        if not saved.bodies:
+            del self._saved[business]
+        return body

@@ -8,6 +8,7 @@ Here both are removed for good, a run of keys at a time, while there is nothing 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ RUN_ROWS_MAX = 5000
 RUN_BYTES_MAX = 2 << 20
 #: Tombstones of a table are looked for at most so often.
 PASS_EVERY_S = 3600.0
+#: Which tables are due is looked for at most so often: a broker may have hundreds of thousands.
+LOOK_EVERY_S = 10.0
 #: While batches keep coming, one run in so many steps.
 BUSY_EVERY = 50
 
@@ -45,6 +48,9 @@ class Scavenger:
         self._forget_below = forget_below
         self._monotonic = monotonic
         self._known: dict[tuple[Business, int], float] = {}  # table with tombstones: when its last pass began
+        self._noticed: dict[tuple[Business, int], None] = {}  # of which the floor may have been raised
+        self._due: deque[tuple[Business, int]] = deque()  # found by the last look for tombstones that may go
+        self._looked_at = float("-inf")
         self._pass: _Pass | None = None
         self._skipped = 0
         #: Whether the last step found anything to do: then there may be more.
@@ -59,11 +65,14 @@ class Scavenger:
         """Take up what an earlier broker knew; a table that nothing is known of may have tombstones."""
         for table_id in load(self._store, business):
             self._known[business, table_id] = self._monotonic() - PASS_EVERY_S
+            self._noticed[business, table_id] = None
+        self._looked_at = float("-inf")
 
     def notice(self, business: Business, table_id: int, batch: Batch) -> None:
         """Note that a table has tombstones, or rows under its floor; `batch` brings them."""
         if self._pass is not None and (self._pass.business, self._pass.table_id) == (business, table_id):
             self._pass.tombstones = True
+        self._noticed[business, table_id] = None
         if (business, table_id) not in self._known:
             self._known[business, table_id] = self._monotonic()
             self._keep(business, table_id, batch, tombstones=True)
@@ -71,6 +80,7 @@ class Scavenger:
     def forget(self, business: Business) -> None:
         """Leave the tables of a business alone."""
         self._known = {key: since for key, since in self._known.items() if key[0] is not business}
+        self._noticed = {key: None for key in self._noticed if key[0] is not business}
         if self._pass is not None and self._pass.business is business:
             self._pass = None
 
@@ -87,13 +97,28 @@ class Scavenger:
             self._pass = None
 
     def _next_pass(self) -> _Pass | None:
-        now = self._monotonic()
-        for (business, table_id), since in self._known.items():
+        """Begin with a table whose rows are under its floor, else with one whose tombstones may go."""
+        while self._noticed:
+            business, table_id = key = next(iter(self._noticed))
+            del self._noticed[key]
             floor = business.materialised.floors.get(table_id, 0)
-            forget_below = self._forget_below(business)
-            if floor > business.scavenged.get(table_id, 0) or (forget_below and now - since >= PASS_EVERY_S):
+            if key in self._known and floor > business.scavenged.get(table_id, 0):
+                return self._begin(business, table_id, floor, self._forget_below(business))
+        if not self._due and self._monotonic() - self._looked_at >= LOOK_EVERY_S:
+            self._due = self._look()
+        while self._due:
+            business, table_id = key = self._due.popleft()
+            if key in self._known and (forget_below := self._forget_below(business)):
+                floor = business.materialised.floors.get(table_id, 0)
                 return self._begin(business, table_id, floor, forget_below)
         return None
+
+    def _look(self) -> deque[tuple[Business, int]]:
+        """Find the tables whose last pass is long enough ago, if any of their tombstones may go."""
+        now = self._looked_at = self._monotonic()
+        late = [key for key, since in list(self._known.items()) if now - since >= PASS_EVERY_S]
+        may_go = {business: bool(self._forget_below(business)) for business in dict.fromkeys(key[0] for key in late)}
+        return deque(key for key in late if may_go[key[0]])
 
     def _begin(self, business: Business, table_id: int, floor: int, forget_below: int) -> _Pass:
         self._known[business, table_id] = self._monotonic()
