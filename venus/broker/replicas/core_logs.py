@@ -22,8 +22,11 @@ from venus.replication.messages import Append, LogChanged, Truncate
 
 logger = logging.getLogger(__name__)
 
-#: Of one frame of entries.
+#: Of one frame of entries: a follower that comes back asks for those of every business at once, so that with many of
+#: them a frame has a part of what all may have together, and no less than the smallest one.
 FRAME_BYTES = 1 << 20
+FRAMES_BYTES = 32 << 20
+FRAME_BYTES_MIN = 64 << 10
 #: So many entries are read from the store at once.
 READ_ENTRIES_MAX = 4096
 
@@ -105,18 +108,23 @@ class CoreLogs:
     def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:
         """Return entries that are in memory."""
         recent = self._shared.recent(business)
-        return recent.take(first, FRAME_BYTES) if recent is not None else None
+        return recent.take(first, self._frame_bytes) if recent is not None else None
+
+    @property
+    def _frame_bytes(self) -> int:
+        """How many bytes of entries an answer has, about."""
+        return max(FRAME_BYTES_MIN, min(FRAME_BYTES, FRAMES_BYTES // max(1, len(self._core.catalogue.stored()))))
 
     def read(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
         """Read entries from the store."""
         self._background(lambda: self._read_stored(business, first, then))
 
     def _read_stored(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
-        found = self._core.catalogue.known(business)
+        found, frame_bytes = self._core.catalogue.known(business), self._frame_bytes
         start, stop = keys.log_key(found.number, first), keys.log_key(found.number, found.log.durable_end)
         try:
             found_keys, values, _ = self._core.store.range(
-                keys.RLOG, start, max(start, stop), rows_max=READ_ENTRIES_MAX, bytes_max=FRAME_BYTES
+                keys.RLOG, start, max(start, stop), rows_max=READ_ENTRIES_MAX, bytes_max=frame_bytes
             )
             dense = 0
             while dense < len(found_keys) and keys.log_index(found_keys[dense]) == first + dense:
@@ -125,7 +133,7 @@ class CoreLogs:
         except StorageError as error:
             self._core.commits.fail(error)
             return
-        then(run(values[:dense], 0, FRAME_BYTES))
+        then(run(values[:dense], 0, frame_bytes))
 
     def _submit(self, business: Business, work: Callable[[Group], None]) -> None:
         self._note(self._core.commits.submit(work, line=business))

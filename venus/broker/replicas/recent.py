@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+#: What an entry takes beside its bytes.
+ENTRY_BYTES = 64
 
 
 class Recent:
@@ -11,6 +14,8 @@ class Recent:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        #: When it was extended last: a number that grows.
+        self.used = 0
         self._lock = threading.Lock()
         self._first = 0
         self._values: list[bytes] = []
@@ -25,6 +30,16 @@ class Recent:
             self._values += values
             self._nbytes += sum(map(len, values))
             self._make_room()
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory, about."""
+        return self._nbytes + ENTRY_BYTES * len(self._values)
+
+    def clear(self) -> None:
+        """Forget all of them; the next ones begin another run."""
+        with self._lock:
+            self._first, self._values, self._nbytes = self._first + len(self._values), [], 0
 
     def truncate(self, end: int) -> None:
         """Forget entries from `end` on."""
@@ -51,6 +66,17 @@ class Recent:
             gone += 1
         del self._values[:gone]
         self._first += gone
+
+
+def make_room(logs: Iterable[Recent], bytes_max: int) -> None:
+    """Forget runs until all together take no more than this, first those whose logs were extended longest ago."""
+    found = sorted(logs, key=lambda recent: recent.used)
+    total = sum(recent.nbytes for recent in found)
+    for recent in found:
+        if total <= bytes_max:
+            return
+        total -= recent.nbytes
+        recent.clear()
 
 
 def run(values: Sequence[bytes], at: int, bytes_max: int) -> tuple[bytes, ...]:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.shared_log import Backlog
-from venus.broker.replicas.recent import Recent
+from venus.broker.replicas.recent import Recent, make_room
 from venus.broker.replicas.standing import Standing
 from venus.errors import NotLeader, Unavailable
 from venus.replication.messages import LogChanged
 
-#: What of each log is kept in memory for its followers.
+#: What of each log is kept in memory for its followers, and of all of them together, with an eighth more in between.
 RECENT_BYTES = 8 << 20
+RECENTS_BYTES = 64 << 20
 
 TellLog = Callable[[str, LogChanged], None]
 TellHalted = Callable[[str, str], None]
@@ -26,7 +27,9 @@ class ReplicatedLogs:
         self._backlog_bytes = backlog_bytes
         self._standings: dict[str, Standing] = {}
         self._recent: dict[str, Recent] = {}
-        self._done: dict[Business, int] = {}  # the newest order of the replica that was carried out
+        self._written = self._written_bytes = 0  # runs of entries, and what they take since room was made
+        #: By name: the number of the business, and the newest order of its replica that was carried out.
+        self._done: dict[str, tuple[int, int]] = {}
         self._tell: TellLog = lambda _business, _position: None
         self._tell_halted: TellHalted = lambda _business, _reason: None
 
@@ -45,6 +48,7 @@ class ReplicatedLogs:
         """Forget a replica that was removed."""
         self._standings.pop(business, None)
         self._recent.pop(business, None)
+        self._done.pop(business, None)
 
     def standing(self, business: str) -> Standing:
         """Return how a replica stands."""
@@ -98,19 +102,33 @@ class ReplicatedLogs:
         """Keep entries for the followers, and say that they are there, though not on disk."""
         recent = self._recent.get(business.name)
         if recent is not None:
+            self._written += 1
+            recent.used = self._written
             recent.extend(first, stored)
-            self._tell(business.name, position_of(business, self._done.get(business, 0)))
+            self._make_room(sum(map(len, stored)))
+            self._tell(business.name, position_of(business, self._order_of(business)))
 
     def changed(self, business: Business) -> None:
         """Say where the log stands."""
         recent = self._recent.get(business.name)
         if recent is not None:
             recent.truncate(business.log.end)
-            self._tell(business.name, position_of(business, self._done.get(business, 0)))
+            self._tell(business.name, position_of(business, self._order_of(business)))
+
+    def _make_room(self, nbytes: int) -> None:
+        """Look now and then whether all logs together have more in memory than they may."""
+        self._written_bytes += nbytes
+        if self._written_bytes > RECENTS_BYTES // 8:
+            self._written_bytes = 0
+            make_room(list(self._recent.values()), RECENTS_BYTES)
+
+    def _order_of(self, business: Business) -> int:
+        number, order = self._done.get(business.name, (0, 0))
+        return order if number == business.number else 0
 
     def ordered(self, group: Group, business: Business, order: int) -> None:
         """Note an order of the replica that a group carries out, or gives up: where the log stands is told after it."""
-        self._done[business] = order
+        self._done[business.name] = business.number, order
         group.log_changed.add(business)
 
 

@@ -1,0 +1,204 @@
+"""A broker with hundreds of businesses: no step looks through all, and what is kept for each shares one budget."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from venus.broker.machine.business import Business
+from venus.broker.machine.consumers import Consumer
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.pipeline import trimming
+from venus.broker.pipeline.group import Group
+from venus.broker.queue.buffer import ENTRY_BYTES, Buffer
+from venus.broker.replicas import shared
+from venus.broker.replicas.core_logs import CoreLogs
+from venus.broker.replicas.recent import Recent, make_room
+from venus.broker.replicas.shared import ReplicatedLogs
+from venus.broker.replicas.standing import Standing
+from venus.broker.snapshot.scavenger import PASS_EVERY_S, Scavenger
+from venus.broker.store.rocks import Batch, Store
+
+
+def business(number: int) -> Business:
+    return Business(number=number, name=f"shop{number}", reviews=Reviews(first_s=1.0))
+
+
+def test_what_one_business_has_in_the_buffer_is_not_walked_for_the_others() -> None:
+    buffer = Buffer(1 << 30)
+    for index in range(100_000):
+        buffer.save((1, index), b"x")
+
+    began = time.perf_counter()
+    for n in range(1000):
+        buffer.save((2 + n % 200, n), b"y")
+        buffer.delivered(2 + n % 200, n + 1)
+    took = time.perf_counter() - began
+
+    assert took < 0.5
+    buffer.delivered(1, 50_000)
+    assert buffer.status().nbytes == 101_000 * (1 + ENTRY_BYTES)
+
+
+def test_each_business_gives_its_share_of_the_buffer() -> None:
+    buffer = Buffer(100_000)
+    body = bytes(1000 - ENTRY_BYTES)
+    for index in range(90):
+        buffer.save((1, index), body)
+    for index in range(30):
+        buffer.save((2, index), body)
+        buffer.save((3, index), body)
+
+    kept = [sum(buffer.get((number, index)) is not None for index in range(90)) for number in (1, 2, 3)]
+
+    assert sum(kept) <= 100
+    assert kept[0] > 40
+    assert min(kept[1:]) > 15, "none loses all of it for the others"
+    assert all(buffer.get((number, 0)) is not None for number in (1, 2, 3)), "whoever lags wants the oldest"
+
+
+def test_thousands_of_consumers_that_stay_away_are_forgotten_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(trimming, "forget", lambda _group, _business, name, _at: forgotten.append(name))
+    monkeypatch.setattr(trimming, "logger", SimpleNamespace(warning=lambda *_: None))
+    found = business(1)
+    found.consumers = {f"g{n}": Consumer(group=f"g{n}", acknowledged=n, kept=n) for n in range(5000)}
+
+    began = time.perf_counter()
+    trimming.pass_time(cast(Group, None), found, 10**12, 0, 1.0)
+
+    assert time.perf_counter() - began < 1
+    assert (len(forgotten), found.consumers) == (5000, {})
+
+
+class _Floors:
+    """Counts how often somebody asks below what the tombstones of a business may go."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = 0
+
+    def __call__(self, _business: Business) -> int:
+        self.asked += 1
+        return self.answer
+
+
+def _scavenger(floors: _Floors, clock: list[float]) -> Scavenger:
+    store = SimpleNamespace(values=None)
+    return Scavenger(cast(Store, store), forget_below=floors, monotonic=lambda: clock[0])
+
+
+def test_tables_with_tombstones_are_not_all_looked_at_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scavenger, "_keep", lambda *_args, **_options: None)
+    floors, clock = _Floors(), [0.0]
+    found, one = _scavenger(floors, clock), business(1)
+    for table_id in range(3000):
+        found.notice(one, table_id, cast(Batch, None))
+
+    clock[0] = 2 * PASS_EVERY_S
+    for _ in range(100):
+        clock[0] += 0.025
+        assert found._next_pass() is None
+
+    assert floors.asked <= 5, "it was asked for each table in each round"
+
+
+def test_each_table_whose_tombstones_may_go_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scavenger, "_keep", lambda *_args, **_options: None)
+    floors, clock = _Floors(), [0.0]
+    found, one, other = _scavenger(floors, clock), business(1), business(2)
+    for table_id in range(20):
+        found.notice(one, table_id, cast(Batch, None))
+        found.notice(other, table_id, cast(Batch, None))
+    clock[0] = 2 * PASS_EVERY_S
+    assert found._next_pass() is None
+    floors.answer = 7
+    clock[0] += 60
+    begun = [found._next_pass() for _ in range(41)]
+
+    assert begun[40] is None
+    assert {(begin.business.number, begin.table_id) for begin in begun[:40] if begin is not None} == {
+        (number, table_id) for number in (1, 2) for table_id in range(20)
+    }
+    one.materialised.floors[3] = 9
+    found.notice(one, 3, cast(Batch, None))
+    raised = found._next_pass()
+    assert raised is not None
+    assert (raised.table_id, raised.floor) == (3, 9), "rows under a floor do not wait an hour"
+
+
+def _leading(logs: ReplicatedLogs, count: int) -> list[Business]:
+    found = [business(number) for number in range(1, count + 1)]
+    for one in found:
+        logs.publish(one.name, Standing())
+    return found
+
+
+def test_the_newest_entries_of_all_logs_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "RECENTS_BYTES", 1 << 20, raising=False)
+    logs = ReplicatedLogs()
+    found = _leading(logs, 20)
+    for round_ in range(20):
+        for one in found:
+            logs.written(one, 10 * round_, [bytes(1 << 14)] * 10)
+
+    kept = {one.name: recent._nbytes for one in found if (recent := logs.recent(one.name)) is not None}
+    assert sum(kept.values()) <= (1 << 20) * 9 // 8 + 10 * (1 << 14)
+    last = logs.recent(found[-1].name)
+    assert last is not None
+    assert last.take(199, 1) == (bytes(1 << 14),), "what was written last is here"
+    first = logs.recent(found[0].name)
+    assert first is not None
+    assert first.take(0, 1) is None, "and what is not is read from the store"
+
+
+def test_room_is_made_in_the_logs_that_were_extended_longest_ago() -> None:
+    logs = [Recent(1 << 20) for _ in range(4)]
+    for used, log in enumerate((logs[2], logs[0], logs[3], logs[1]), 1):
+        log.used = used
+        log.extend(5, [bytes(1000)] * 10)
+
+    make_room(logs, 21_500)
+
+    assert [log.take(5, 1) is not None for log in logs] == [False, True, False, True]
+    logs[2].extend(15, [b"next"])
+    assert logs[2].take(15, 1) == (b"next",)
+    assert logs[2].take(14, 1) is None
+
+
+def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
+    logs = ReplicatedLogs()
+    (one,) = _leading(logs, 1)
+    group = cast(Group, SimpleNamespace(log_changed=set()))
+    before = sys.getrefcount(one)
+    logs.ordered(group, one, 3)
+    told: list[Any] = []
+    logs.tell(lambda _name, position: told.append(position.done))
+    logs.changed(one)
+    group.log_changed.clear()
+    logs.forget(one.name)
+
+    assert told == [3]
+    assert sys.getrefcount(one) == before
+
+
+@pytest.mark.parametrize(("count", "frame"), [(1, 1 << 20), (200, (32 << 20) // 200)])
+def test_answers_to_a_follower_that_comes_back_share_one_budget(count: int, frame: int) -> None:
+    logs = ReplicatedLogs()
+    found = _leading(logs, count)
+    for one in found:
+        logs.written(one, 0, [bytes(1 << 14)] * 90)
+    core = SimpleNamespace(catalogue=SimpleNamespace(stored=lambda: found))
+    core_logs = CoreLogs(cast(Any, core), logs, me="b1", background=lambda _call: None)
+
+    answers = [core_logs.recent(one.name, 0) for one in found]
+
+    assert all(answer for answer in answers if answer is not None)
+    assert sum(len(entry) for answer in answers if answer is not None for entry in answer) <= 32 << 20
+    last = answers[-1]
+    assert last is not None
+    assert frame - (1 << 14) <= sum(map(len, last)) <= frame + (1 << 14)
