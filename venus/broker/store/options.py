@@ -17,6 +17,10 @@ from venus.broker.store import keys
 _OPEN_FILES_MAX = 256
 _WAL_BYTES_MAX = 128 << 20
 _MEMTABLES_MAX = 4
+#: RocksDB begins another message log, and another manifest, behind so many bytes; so many message logs are kept.
+#: Without this both grow for as long as the process lives, the manifest to 1 GiB, and each snapshot has a copy of it.
+_MESSAGES_BYTES_MAX, _MESSAGE_LOGS = 4 << 20, 4
+_MANIFEST_BYTES_MAX = 8 << 20
 #: From so many full memtables of one family on, RocksDB delays writes.
 DELAYING_MEMTABLES = _MEMTABLES_MAX - 1
 #: So many new files of `row` are merged with the old ones together, which are read and written again each time: with
@@ -48,7 +52,9 @@ def of_store(memory: Memory) -> Options:
     options.set_max_total_wal_size(_WAL_BYTES_MAX)
     options.set_max_background_jobs(2)
     options.set_bytes_per_sync(1 << 20)
-    options.set_keep_log_file_num(4)
+    options.set_keep_log_file_num(_MESSAGE_LOGS)
+    options.set_max_log_file_size(_MESSAGES_BYTES_MAX)
+    options.set_max_manifest_file_size(_MANIFEST_BYTES_MAX)
     options.set_paranoid_checks(True)
     # The vector memtable of `row` does not allow concurrent inserts, and there are two writers at most.
     options.set_allow_concurrent_memtable_write(False)
