@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.queue import cutting
-from venus.broker.queue.cutting import OPEN_PRICE, Cut, OpenBatch
+from venus.broker.queue.cutting import ENTRY_BYTES, OPEN_BYTES, OPEN_PRICE, Cut, OpenBatch
 from venus.broker.queue.only import Part
 from venus.codec.packed import Packed
 from venus.network.row_filters import at_cut, configured, fitted
@@ -78,7 +79,7 @@ def test_it_is_made_once_for_all_that_want_the_same_of_it() -> None:
     found = [cut.body(BUSINESS, place(1, whole), whole, one) for one in PARTS[1:] * 2]
     assert len({id(made) for _, made in found}) == len({made for _, made in found}) < len(PARTS) - 1
     assert all(digest == xxhash.xxh3_64_intdigest(made) for digest, made in found)
-    assert cut.open_nbytes > OPEN_PRICE * len(whole), "what was made counts"
+    assert cut.open_nbytes > OPEN_BYTES + OPEN_PRICE * len(whole), "what was made counts"
 
 
 def test_another_batch_at_the_same_index_is_opened_itself(opened: list[bytes]) -> None:
@@ -91,17 +92,40 @@ def test_another_batch_at_the_same_index_is_opened_itself(opened: list[bytes]) -
 
 def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(opened: list[bytes]) -> None:
     wholes = [body(n) for n in range(1, 10)]
-    cut = Cut(open_bytes_max=2 * OPEN_PRICE * len(wholes[0]) + 20)
+    two = 2 * (OPEN_BYTES + OPEN_PRICE * len(wholes[0]) + ENTRY_BYTES) + 20
+    cut = Cut(open_bytes_max=two)
     for n, whole in enumerate(wholes, 1):
         cut.body(BUSINESS, place(n, whole), whole, PARTS[0])
     assert cut.open_nbytes == 0
     for one in PARTS[1:3]:
         for n, whole in enumerate(wholes, 1):
             cut.body(BUSINESS, place(n, whole), whole, one)
-            assert cut.open_nbytes <= 2 * OPEN_PRICE * len(wholes[0]) + 20
+            assert cut.open_nbytes <= two
     assert cut.open_nbytes > 0
     assert len(opened) == 3 * len(wholes), "those of a whole pass do not fit"
     tight = Cut(open_bytes_max=10)
     for one in PARTS:
         tight.body(BUSINESS, place(1, wholes[0]), wholes[0], one)
     assert tight.open_nbytes == 0
+
+
+def _taken_by(cut: Cut, parts: list[Part], batches: int) -> int:
+    """Return how much memory is kept behind so many small batches."""
+    wholes = [body(1 + n % 10) for n in range(batches)]
+    cut.body(BUSINESS, place(10**6, wholes[0]), wholes[0], PARTS[0])  # what is made once
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for n, whole in enumerate(wholes, 1):
+        for one in parts:
+            cut.body(BUSINESS, place(n, whole), whole, one)
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return taken
+
+
+def test_small_batches_that_were_cut_take_no_more_memory_than_large_ones() -> None:
+    assert _taken_by(Cut(1 << 20, 1 << 20), PARTS[:1], 6000) < 3 << 19
+
+
+def test_small_batches_that_are_kept_open_take_no_more_memory_than_large_ones() -> None:
+    assert _taken_by(Cut(1 << 20, 1 << 20), PARTS[:3], 1000) < 3 << 19

@@ -31,6 +31,8 @@ CACHE_BYTES_MAX = 8 << 20
 #: Batches that are kept open for others who judge them by other predicates, and what one takes for each of its bytes.
 OPEN_BYTES_MAX = 32 << 20
 OPEN_PRICE = 3
+#: What each takes beside its bytes: small batches are mostly that.
+ENTRY_BYTES, OPEN_BYTES = 512, 8 << 10
 
 Body = tuple[int, bytes]  # digest, body
 #: Business, index in its log, offset, epoch, digest: an unclean election may give an index to another batch.
@@ -70,7 +72,8 @@ class OpenBatch:
     @property
     def nbytes(self) -> int:
         """What it takes in memory, about."""
-        return OPEN_PRICE * len(self.body) + sum(len(made.body) for made in self._made.copy().values())
+        made = self._made.copy().values()
+        return OPEN_BYTES + OPEN_PRICE * len(self.body) + sum(len(one.body) + ENTRY_BYTES for one in made)
 
     def rows(self, place: int, schema: TableSchema) -> OpenRows:
         """Return the changes of a section, open; a version of a table is the same for everybody."""
@@ -166,7 +169,7 @@ class Cut:
             found = self._open.get(batch)
             if found is not None and found[0].body == whole:
                 return found[0], True
-        return OpenBatch(whole), has_several and OPEN_PRICE * len(whole) <= self._open_bytes_max
+        return OpenBatch(whole), has_several and OPEN_BYTES + OPEN_PRICE * len(whole) <= self._open_bytes_max
 
     def _weigh(self, batch: _Batch, opened: OpenBatch) -> None:
         """Keep a batch open, with what was made of it."""
@@ -186,10 +189,10 @@ class Cut:
             if key in self._kept:
                 return
             self._kept[key] = found
-            self._nbytes += len(found[1])
+            self._nbytes += len(found[1]) + ENTRY_BYTES
             while self._nbytes > self._bytes_max:
                 _, (_, gone) = self._kept.popitem(last=False)
-                self._nbytes -= len(gone)
+                self._nbytes -= len(gone) + ENTRY_BYTES
 
 
 def _verdicts(batch: OpenBatch, part: Part) -> tuple[_Verdict, ...]:
