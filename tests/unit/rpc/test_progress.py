@@ -1,0 +1,47 @@
+"""Word of how far a reader has come costs no credit: it does not pile up where nobody takes it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+from venus.codec.batch import digest
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
+
+
+def _subscriber() -> Any:
+    subscriber = cast(Any, Subscriber.__new__(Subscriber))
+    subscriber._lock = threading.Lock()
+    subscriber._arrived = deque()
+    subscriber._news = SimpleNamespace(notify_all=lambda: None)
+    return subscriber
+
+
+def _increment(offset: int) -> broker_pb2.Increment:
+    return broker_pb2.Increment(
+        base_offset=offset, count=1, epoch=1, body=b"x", digest=digest(b"x"), state=broker_pb2.COMMITTED
+    )
+
+
+def test_of_progress_that_nobody_takes_the_newest_is_kept() -> None:
+    subscriber = _subscriber()
+    for n in range(1, 10_000):
+        subscriber._take(broker_pb2.DeliveryFrame(progress=n))
+
+    assert list(subscriber._arrived) == [9_999]
+
+
+def test_progress_stays_between_the_increments_that_it_came_with() -> None:
+    subscriber = _subscriber()
+    for n in (1, 2):
+        subscriber._take(broker_pb2.DeliveryFrame(progress=n))
+    subscriber._take(broker_pb2.DeliveryFrame(increments=[_increment(2)], progress=3))
+    for n in (4, 5):
+        subscriber._take(broker_pb2.DeliveryFrame(progress=n))
+    subscriber._take(broker_pb2.DeliveryFrame(increments=[_increment(5)]))
+
+    found = [one if isinstance(one, int) else one.base_offset for one in subscriber._arrived]
+    assert found == [2, 2, 5, 5]
