@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-import numpy.typing as npt
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
@@ -21,6 +19,7 @@ from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, definitions
 from venus.adapters.dialects.mysql.connection import Connection, Deadlock, NotUnicode
+from venus.adapters.dialects.mysql.numbers import LogNumbers
 from venus.adapters.dialects.mysql.reading import (
     VALUE_BYTES,
     Access,
@@ -44,8 +43,6 @@ _NUMBERS_FETCHED = 10_000
 _FILL_SECTIONS = 4
 _FIRST_PIECE_ROWS = 64
 _ATTEMPTS = 5
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -83,7 +80,7 @@ class MysqlCut:
         self._filling = filling
         self._pace = pace
         self._halts = halts
-        self._seen: dict[int, Numbers] = {}
+        self._seen: dict[int, LogNumbers] = {}
 
     @property
     def captured_at_us(self) -> int:
@@ -106,13 +103,13 @@ class MysqlCut:
                 raise self._halts.halt(dirty[table_id].schema, len(numbers), why, hint=HINT) from why
             self._seen[table_id] = numbers
 
-    def _numbers(self, table_id: int) -> Numbers:
+    def _numbers(self, table_id: int) -> LogNumbers:
         """Read which log rows this snapshot sees: what is deleted later is these, and no other."""
-        parts = []
+        numbers = LogNumbers()
         with self._reader.stream(statement("cut", "numbers", log=names.log_table(table_id))) as cursor:
             while piece := cursor.fetchmany(_NUMBERS_FETCHED):
-                parts.append(np.array([row[0] for row in piece], dtype=np.int64))
-        return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+                numbers.add(int(row[0]) for row in piece)
+        return numbers
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         if fill.table_id not in self._filling:
@@ -188,10 +185,10 @@ def _readable(captured: Captured) -> Access:
     return captured.access
 
 
-def delete_exactly(writer: Connection, log: str, numbers: Numbers) -> None:
+def delete_exactly(writer: Connection, log: str, numbers: LogNumbers) -> None:
     """Delete these log rows and no others, without waiting for rows that are not committed yet."""
-    for start in range(0, len(numbers), _CLAIM_ROWS):
-        rows = ",".join(f"({n})" for n in numbers[start : start + _CLAIM_ROWS].tolist())
+    for portion in numbers.portions(_CLAIM_ROWS):
+        rows = ",".join(f"({n})" for n in portion)
         writer.run(statement("registry", "forget_claimed"))
         writer.run(statement("registry", "claim", rows=rows))
         writer.run(statement("registry", "delete_claimed", log=log))

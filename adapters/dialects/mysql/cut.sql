@@ -17,7 +17,7 @@ SELECT CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED),
 SELECT 1 FROM {table} LIMIT 0
 
 -- numbers --
-SELECT seq FROM {log}
+SELECT seq FROM {log} ORDER BY seq
 
 -- changes --
 -- One row for each key that the log names: the key, the row if it is there, whether it is, whether only INSERTs were

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from tests.integration.mysql.conftest import Shop
@@ -13,6 +12,7 @@ from tests.support.follower import Follower
 from venus.adapters.dialects.mysql import cut as module
 from venus.adapters.dialects.mysql.connection import Connection, Deadlock, address_of
 from venus.adapters.dialects.mysql.cut import delete_exactly
+from venus.adapters.dialects.mysql.numbers import LogNumbers
 from venus.model import BatchNo
 
 OPEN = "INSERT INTO item VALUES (%s, 'open')"
@@ -55,7 +55,8 @@ def test_it_descends_to_each_row(shop: Shop, item: Follower) -> None:
     writer = Connection(address_of(shop.url), "READ COMMITTED")
     log = f"venus_l_{table_id:05}"
     first = int(str(shop.run(f"SELECT min(seq) FROM {log}")[0][0]))
-    numbers = np.arange(first + 500, first + 10_000, 1000, dtype=np.int64)
+    numbers = LogNumbers()
+    numbers.add(range(first + 500, first + 10_000, 1000))
     try:
         writer.run("CREATE TEMPORARY TABLE venus_claimed (seq BIGINT NOT NULL PRIMARY KEY) ENGINE=InnoDB")
         with writer.transaction():
@@ -113,7 +114,7 @@ def test_a_review_waits_for_a_transaction_that_is_just_committing(shop: Shop, it
 def test_a_deadlock_is_tried_again(shop: Shop, item: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def once(writer: Connection, log: str, numbers: np.ndarray) -> None:
+    def once(writer: Connection, log: str, numbers: LogNumbers) -> None:
         tried.append(1)
         if len(tried) == 1:
             writer.rollback()
