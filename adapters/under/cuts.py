@@ -19,6 +19,10 @@ from venus.network.rows_identity import RowsIdentity
 from venus.rpc import rows_wire
 from venus.wire import broker_pb2
 
+#: So many bytes of changes go into one target transaction together, and wait here: rows may be large. A cut that is
+#: larger is streamed.
+GROUP_BYTES_MAX = 32 << 20
+
 
 class Withdrawn(Exception):
     """What was sent ahead of its decision was rolled back: it never happened."""
@@ -44,6 +48,7 @@ class Piece:
     arrived_us: int = 0
     #: Which rows the broker's set has behind it; None = as before.
     rows: RowsIdentity | None = None
+    nbytes: int = 0
 
     @property
     def end(self) -> int:
@@ -63,6 +68,7 @@ class Cut:
     number: int
     pieces: list[Piece] = field(default_factory=list)
     rows: int = 0
+    nbytes: int = 0
     #: Known to have no more increments for this reader, although its last one was not seen.
     closed: bool = False
 
@@ -99,6 +105,7 @@ def piece_of(increment: broker_pb2.Increment) -> Piece:
         batch=batch,
         arrived_us=arrived_us,
         rows=rows_wire.said_in(increment),
+        nbytes=len(increment.body),
     )
 
 
@@ -117,6 +124,8 @@ class Assembler:
         self._ahead: deque[Piece] = deque()
         #: Increments that were there twice.
         self.replayed = 0
+        #: How many changes wait here, and how many bytes of them.
+        self.rows = self.nbytes = 0
 
     def arrive(self, increment: broker_pb2.Increment) -> None:
         """Take what the broker says next. Raises Withdrawn, after which everything has to begin again."""
@@ -161,17 +170,26 @@ class Assembler:
             last = Cut(number=piece.batch.cut)
             self._cuts.append(last)
         last.pieces.append(piece)
-        last.rows += piece.batch.count
+        self._weigh(last, piece.batch.count, piece.nbytes)
+
+    def _weigh(self, cut: Cut, rows: int, nbytes: int) -> None:
+        cut.rows, cut.nbytes = cut.rows + rows, cut.nbytes + nbytes
+        self.rows, self.nbytes = self.rows + rows, self.nbytes + nbytes
+
+    def is_full(self, rows_max: int) -> bool:
+        """Whether as much waits here as goes into one target transaction."""
+        return self.rows >= rows_max or self.nbytes >= GROUP_BYTES_MAX
+
+    def is_open_full(self, rows_max: int) -> bool:
+        """Whether as much waits of a first cut that is not complete yet: it has to be streamed."""
+        if not self._cuts or self._cuts[0].complete:
+            return False
+        return self._cuts[0].rows >= rows_max or self._cuts[0].nbytes >= GROUP_BYTES_MAX
 
     @property
-    def rows(self) -> int:
-        """How many changes wait here."""
-        return sum(cut.rows for cut in self._cuts)
-
-    @property
-    def open_rows(self) -> int:
-        """How many changes wait of a first cut that is not complete yet."""
-        return self._cuts[0].rows if self._cuts and not self._cuts[0].complete else 0
+    def start(self) -> int:
+        """Where the first cut begins that waits here."""
+        return self._cuts[0].start if self._cuts else self._next
 
     @property
     def has_complete(self) -> bool:
@@ -183,15 +201,19 @@ class Assembler:
             self._cuts[-1].closed = True
 
     def group(self, rows_max: int, *, end_max: int | None = None) -> list[Cut]:
-        """Take complete cuts, at least one if there is one, together no more than `rows_max`; none beyond `end_max`."""
+        """Take complete cuts, at least one if there is one, together no more than `rows_max`; none beyond `end_max`.
+
+        Nor more than GROUP_BYTES_MAX.
+        """
         taken: list[Cut] = []
-        rows = 0
-        while self.has_complete and (not taken or rows + self._cuts[0].rows <= rows_max):
-            if end_max is not None and self._cuts[0].end > end_max:
+        rows = nbytes = 0
+        while self.has_complete:
+            cut = self._cuts[0]
+            rows, nbytes = rows + cut.rows, nbytes + cut.nbytes
+            if (taken and (rows > rows_max or nbytes > GROUP_BYTES_MAX)) or (end_max is not None and cut.end > end_max):
                 break
-            cut = self._cuts.popleft()
-            taken.append(cut)
-            rows += cut.rows
+            taken.append(self._cuts.popleft())
+            self.rows, self.nbytes = self.rows - cut.rows, self.nbytes - cut.nbytes
         return taken
 
     def open_pieces(self) -> list[Piece]:
@@ -204,7 +226,8 @@ class Assembler:
         cut = self._cuts[0]
         if not all(piece.decided or piece.harmless for piece in cut.pieces):
             raise Hesitate("it alters or empties a table")
-        pieces, cut.pieces, cut.rows = cut.pieces, [], 0
+        pieces, cut.pieces = cut.pieces, []
+        self._weigh(cut, -cut.rows, -cut.nbytes)
         if pieces and pieces[-1].batch.cut_end:
             self._cuts.popleft()
         return pieces

@@ -34,6 +34,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.is_deleted)
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory, about."""
+        return len(self.record_ids.data) + len(self.rows.data) + 17 * len(self)
+
     def where(self, mask: Mask) -> Rows:
         """Return the changes that `mask` selects, in order."""
         if mask.all():

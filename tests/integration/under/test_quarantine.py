@@ -23,7 +23,7 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.catchup import CatchUp
+from venus.adapters.targets.postgresql.apply.catchup import CatchUp, Learned
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
 from venus.adapters.targets.postgresql.control import (
     pause,
@@ -314,7 +314,7 @@ def test_a_catch_up_that_is_cut_short_goes_on_where_it_was(database: str, broker
     resume(settings, "a", ["items"])
     target = PostgresTarget(settings, "a")
     session = target.connect()
-    catch_up = CatchUp(target, session, 1, start)
+    catch_up = CatchUp(target, session, 1, start, Learned(), lambda: False)
     known = catalogues.read(target, session)
     while table_states(settings, "a")[0].rows_applied == 0:
         catch_up.step(known, defer_constraints=False)

@@ -55,11 +55,44 @@ def test_small_cuts_go_together_and_large_ones_alone() -> None:
     assert [cut.rows for cut in assembler.group(10)] == [6, 3]
     assert [cut.rows for cut in assembler.group(5)] == [9]
     assert assembler.group(100) == []
-    assert assembler.open_rows == 2
+    assert assembler.is_open_full(2)
+    assert not assembler.is_open_full(3)
     assert len(assembler.open_pieces()) == 1
     assembler.add(piece(20, 1, cut=4))
     assert [p.start for p in assembler.open_pieces()] == [20]
     assert assembler.rows == 0
+
+
+def large(start: int, cut: int, *, end: bool = True) -> Piece:
+    one = piece(start, 1, cut=cut, end=end)
+    one.nbytes = 10 << 20
+    return one
+
+
+def test_few_large_rows_are_as_much_as_many_small_ones() -> None:
+    assembler = Assembler(0)
+    for n in range(8):
+        assembler.add(large(n, n + 1))
+        assert assembler.is_full(1000) == (n >= 3)
+    assert [len(assembler.group(1000)) for _ in range(4)] == [3, 3, 2, 0]
+    assert assembler.nbytes == 0
+
+    for n in range(8, 12):
+        assert not assembler.is_open_full(1000)
+        assembler.add(large(n, 9, end=False))
+    assert assembler.is_open_full(1000), "it goes into one target transaction while it arrives"
+    assert len(assembler.open_pieces()) == 4
+    assert not assembler.is_full(1000)
+    assert (assembler.rows, assembler.nbytes) == (0, 0)
+
+
+def test_one_large_cut_goes_alone() -> None:
+    assembler = Assembler(0)
+    for n in range(5):
+        assembler.add(large(n, 1, end=n == 4))
+    assembler.add(piece(5, 3, cut=2))
+    assert not assembler.is_open_full(1), "it is complete"
+    assert [len(assembler.group(1000)) for _ in range(2)] == [1, 1]
 
 
 def test_replays_are_dropped_and_gaps_and_straddling_are_errors() -> None:

@@ -49,7 +49,7 @@ class ApplySession:
         self._target = target
         self._session = self._target.connect()
         self._opened: Stream | None = None
-        self._held = HeldTables(self._target)
+        self._held = HeldTables(self._target, lambda: loop.stopped)
         self._resyncs = Resyncs(self._target)
         self._defer = False
         self._looked = 0.0

@@ -7,27 +7,51 @@ transaction moves `held_from`; when that has reached the applied offset, the tab
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import ACTIVE, Position, PostgresTarget
+from venus.adapters.targets.postgresql.rows.merging import MergeWhole
 from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.session import Session
-from venus.adapters.under.cuts import Assembler, Cut, piece_of, pieces_of
+from venus.adapters.under.cuts import Assembler, Cut, Piece, piece_of, pieces_of
+from venus.errors import Unavailable
 from venus.rpc.subscriber import Subscriber
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.005
+_WAIT_S = 1.0
+#: A large cut arrives without a pause; after such a silence the broker is asked again.
+_SILENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class Learned:
+    """What was learned of the cut that a table is at when its transaction failed; the next catch-up knows it."""
+
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    #: The cut must not be merged piece by piece.
+    whole: bool = False
 
 
 class CatchUp:
-    """One table on its way back. Belongs to one session; whatever fails, it is rebuilt from what is durable."""
+    """One table on its way back. Belongs to one session; whatever fails, it is rebuilt from what is durable.
 
-    def __init__(self, target: PostgresTarget, session: Session, table_id: int, held_from: int) -> None:
+    `stopped` says whether the process is to end.
+    """
+
+    def __init__(
+        self, target: PostgresTarget, session: Session, table_id: int, held_from: int, learned: Learned,
+        stopped: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self._target = target
+        self._learned, self._stopped = learned, stopped
         self._session = session
         self.table_id = table_id
         self._held_from = held_from
@@ -53,6 +77,8 @@ class CatchUp:
         cuts = self._complete_cuts(applied)
         if cuts:
             return self._apply(catalogue, cuts, defer_constraints=defer_constraints)
+        if self._assembler.is_open_full(self._rows_max) and self._assembler.start < applied:
+            return self._stream_cut(catalogue, defer_constraints=defer_constraints)
         if self._subscriber.position >= applied and not self._assembler.rows:
             return self._joined(catalogue)
         return False
@@ -62,15 +88,19 @@ class CatchUp:
         if not self._opened:
             self._subscriber.open(self._held_from, 0, [self.table_id], rows=position.rows, rows_at=applied)
             self._opened = True
-        if self._assembler.rows < self._target.settings.apply.cut_group_rows_max or not self._assembler.has_complete:
+        if not self._assembler.is_full(self._rows_max):
             for increment in self._subscriber.increments(_POLL_S):
                 self._assembler.add(piece_of(increment))
         if self._subscriber.position >= applied:
             self._assembler.close_below(applied)  # the applied offset is the end of a cut
 
+    @property
+    def _rows_max(self) -> int:
+        return self._target.settings.apply.cut_group_rows_max
+
     def _complete_cuts(self, applied: int) -> list[Cut]:
         """Take cuts up to the applied offset; what lies behind it will come by the stream."""
-        return self._assembler.group(self._target.settings.apply.cut_group_rows_max, end_max=applied)
+        return self._assembler.group(self._rows_max, end_max=applied)
 
     def _apply(self, catalogue: Catalogue, cuts: list[Cut], *, defer_constraints: bool) -> bool:
         verdicts = Verdicts()
@@ -103,6 +133,47 @@ class CatchUp:
             if self._apply(catalogue, [cut], defer_constraints=defer_constraints):
                 break
         return True
+
+    def _stream_cut(self, catalogue: Catalogue, *, defer_constraints: bool) -> bool:
+        """Apply a cut that is larger than memory allows while it arrives; all of it is below the applied offset."""
+        verdicts = self._learned.verdicts
+        transaction = ApplyTransaction(
+            self._target, self._session, catalogue, verdicts, start=self._assembler.start,
+            defer_constraints=defer_constraints, only=self.table_id, whole=None if self._learned.whole else frozenset(),
+        )  # fmt: skip
+        try:
+            transaction.begin()
+            end = self._stream_into(transaction, catalogue.position.offset)
+            if end is None:
+                self._session.rollback()
+                return True
+            transaction.finish(partial(self._end_text, end, halted=bool(verdicts.halts)))
+        except MergeWhole:
+            self._session.rollback()
+            self._learned.whole = True
+            return True
+        except (RowsRefused, CommitRefused) as refused:
+            self._session.rollback()
+            verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
+            return True
+        self._learned.verdicts = Verdicts()
+        return True  # it goes on from what is durable
+
+    def _stream_into(self, transaction: ApplyTransaction, applied: int) -> int | None:
+        """Add the first cut to a transaction, to its end; return that offset, None if the process is to end."""
+        last: Piece | None = None
+        heard = time.monotonic()
+        while not self._stopped():
+            for piece in self._assembler.open_pieces():
+                transaction.add(piece)
+                last, heard = piece, time.monotonic()
+            if last is not None and (last.batch.cut_end or self._subscriber.position >= applied):
+                return last.end
+            for increment in self._subscriber.increments(_WAIT_S):
+                self._assembler.add(piece_of(increment))
+            if time.monotonic() - heard > _SILENCE_S:
+                raise Unavailable(f"the broker does not go on with a cut that table {self.table_id} catches up with")
+        return None
 
     def _end_text(self, end: int, *, halted: bool) -> str:
         if halted:

@@ -7,9 +7,10 @@ The table halts alone, and says how it comes back.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.catchup import CatchUp
+from venus.adapters.targets.postgresql.apply.catchup import CatchUp, Learned
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, PostgresTarget, TableState
@@ -20,12 +21,18 @@ from venus.errors import OffsetTrimmed
 logger = logging.getLogger(__name__)
 
 
-class HeldTables:
-    """The held tables of one following."""
+#: So many tables catch up at once, first those furthest behind: each has a stream and a group of cuts in memory.
+CATCH_UPS_MAX = 8
 
-    def __init__(self, target: PostgresTarget) -> None:
+
+class HeldTables:
+    """The held tables of one following. `stopped` says whether the process is to end."""
+
+    def __init__(self, target: PostgresTarget, stopped: Callable[[], bool]) -> None:
         self._target = target
+        self._stopped = stopped
         self._catch_ups: dict[int, CatchUp] = {}
+        self._learned: dict[int, Learned] = {}
         self._log_start = 0  # where the queue began when the stream was opened, or a table asked in vain
 
     @property
@@ -60,10 +67,9 @@ class HeldTables:
         wanted = {t.table_id: t for t in catalogue.held() if t.state == CATCHUP}
         for table_id in set(self._catch_ups) - set(wanted):
             self._catch_ups.pop(table_id).close()
-        for table_id, state in wanted.items():
-            assert state.held_from is not None
-            if table_id not in self._catch_ups:
-                self._catch_ups[table_id] = CatchUp(self._target, session, table_id, state.held_from)
+        self._learned = {table_id: learned for table_id, learned in self._learned.items() if table_id in wanted}
+        self._open(session, wanted.values())
+        for table_id in list(self._catch_ups):
             try:
                 changed = self._catch_ups[table_id].step(catalogue, defer_constraints=defer_constraints)
             except Superseded:
@@ -76,6 +82,18 @@ class HeldTables:
                 self._catch_ups.pop(table_id).close()
                 return True
         return False
+
+    def _open(self, session: Session, wanted: Iterable[TableState]) -> None:
+        """Let tables begin to catch up, as many as may at once."""
+        for state in sorted(wanted, key=lambda state: state.held_from or 0):
+            if len(self._catch_ups) >= CATCH_UPS_MAX:
+                return
+            assert state.held_from is not None
+            if state.table_id not in self._catch_ups:
+                learned = self._learned.setdefault(state.table_id, Learned())
+                self._catch_ups[state.table_id] = CatchUp(
+                    self._target, session, state.table_id, state.held_from, learned, self._stopped
+                )
 
     def _asked_in_vain(self, session: Session, table_id: int) -> bool:
         catalogue = catalogues.read(self._target, session)  # catching up has moved held_from since

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 #: A record that was asked for and not begun yet.
 REQUESTED = -1
+#: So many side tables are loaded at once: each has a connection to the target, and one to the broker.
+SIDE_LOADS_MAX = 4
 _RETRY_S = 0.1
 
 
@@ -162,6 +164,8 @@ class Resyncs:
                     self._loads.pop(table_id).stop()
                 self._begin(session, catalogue, state)
                 changed = True
+            elif table_id not in self._loads and len(self._loads) >= SIDE_LOADS_MAX:
+                continue  # its turn comes
             elif table_id not in self._loads:
                 sql = catalogue.sql(self._target, table_id, state.schema_version)
                 load = SideLoad(self._target, sql, recorded_from, state.predicate, catalogue.position.rows)

@@ -78,14 +78,14 @@ class Stream:
         """Take what has arrived; return whether something can be applied. `busy` = there is something else to do."""
         cuts = self.cuts
         timeout_s = 0.0 if cuts.has_complete else 0.01 if busy else IDLE_S
-        while cuts.rows < self._rows_max:
+        while not cuts.is_full(self._rows_max):
             increments = self._subscriber.increments(timeout_s)
             for increment in increments:
                 cuts.arrive(increment)
             if not increments or not cuts.has_complete:
                 break
             timeout_s = 0.0
-        return cuts.has_complete or cuts.open_rows >= self._rows_max
+        return cuts.has_complete or cuts.is_open_full(self._rows_max)
 
     def hear(self, heard: float) -> float:
         """Take what arrives next; return when something arrived last. A silent producer must not hold our locks."""

@@ -15,7 +15,7 @@ from venus.adapters.targets.postgresql.rows.merging import Merging, Pending
 from venus.adapters.targets.postgresql.rows.touched import touch
 from venus.adapters.targets.postgresql.rows.verdicts import halting
 from venus.adapters.targets.postgresql.session import Session
-from venus.adapters.under.cuts import Piece
+from venus.adapters.under.cuts import GROUP_BYTES_MAX, Piece
 from venus.adapters.under.fold import rows_of
 from venus.adapters.under.judging import judged
 from venus.codec.changes import TableChanges
@@ -51,7 +51,7 @@ class Writer:
         self._merging = Merging(target, session, catalogue, start, whole)
         self._rows_max = target.settings.apply.cut_group_rows_max
         self._pending: dict[int, Pending] = {}
-        self._waiting = 0
+        self._waiting = self._waiting_bytes = 0
 
     def add(self, section: TableChanges, offset: int, piece: Piece, schema: TableSchema) -> None:
         """Take the changes of one table, which is at their version."""
@@ -69,13 +69,16 @@ class Writer:
         pending.parts.append(rows)
         pending.inserts_only &= section.inserts_only and not rows.is_deleted.any()
         pending.last_offset = offset + section.count - 1
+        pending.waiting_bytes += rows.nbytes
         self._waiting += len(rows)
+        self._waiting_bytes += rows.nbytes
 
     def make_room(self) -> None:
         """Move changes to the server while more of them wait here than are allowed. Raises MergeWhole."""
-        while self._waiting > self._rows_max:
-            fullest = max(self._pending.values(), key=lambda p: p.waiting)
-            self._waiting -= fullest.waiting
+        while self._waiting > self._rows_max or self._waiting_bytes > GROUP_BYTES_MAX:
+            by_bytes = self._waiting_bytes > GROUP_BYTES_MAX
+            fullest = max(self._pending.values(), key=lambda p: p.waiting_bytes if by_bytes else p.waiting)
+            self._leave(fullest)
             with halting(self._session, fullest.table_id):
                 self._merging.make_room(fullest)
 
@@ -88,7 +91,7 @@ class Writer:
         """Write everything that has come of one table."""
         pending = self._pending.pop(table_id, None)
         if pending is not None:
-            self._waiting -= pending.waiting
+            self._leave(pending)
             with halting(self._session, table_id):
                 self._merging.flush(pending)
             self._counts.of(table_id).applied += pending.taken
@@ -97,5 +100,11 @@ class Writer:
         """Forget what has come of a table that is emptied next: it counts as applied."""
         pending = self._pending.pop(table_id, None)
         if pending is not None:
-            self._waiting -= pending.waiting
+            self._leave(pending)
             self._counts.of(table_id).applied += pending.taken + pending.waiting
+
+    def _leave(self, pending: Pending) -> None:
+        """Count what waits of a table no more: it goes."""
+        self._waiting -= pending.waiting
+        self._waiting_bytes -= pending.waiting_bytes
+        pending.waiting_bytes = 0

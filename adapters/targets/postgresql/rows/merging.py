@@ -55,6 +55,8 @@ class Pending:
     last_offset: int = 0
     #: How many changes have left for the target.
     taken: int = 0
+    #: What waits in memory.
+    waiting_bytes: int = 0
 
     @property
     def staged(self) -> bool:

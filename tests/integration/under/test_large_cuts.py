@@ -1,0 +1,221 @@
+"""What a cut takes in memory at the target does not grow with it: many bytes in few rows, a table on its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import (
+    Broker,
+    Change,
+    Feed,
+    caught_up,
+    following,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+    wait_for,
+)
+from tests.support.real_broker import RealBroker
+from venus.adapters.targets.postgresql.apply import held
+from venus.adapters.targets.postgresql.apply.catchup import CatchUp
+from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.control import pause, progress, quarantine_list, resume, table_states
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.under import cuts
+from venus.adapters.under.cuts import Assembler, Piece
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+LABEL = "x" * 20_000
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many rows wait in the assembler of a reader, each time something arrives."""
+    found: list[int] = []
+
+    def noted(assembler: Assembler, piece: Piece) -> None:
+        add(assembler, piece)
+        found.append(assembler.rows)
+
+    add = Assembler.add
+    monkeypatch.setattr(Assembler, "add", noted)
+    return found
+
+
+def loaded(database: str, feed: Feed, rows_max: int, on_error: str = "halt") -> Settings:
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, f"old {i}", i) for i in range(200)), put(1, "old", 1, table=2))
+    settings = settings_for(
+        feed.broker.address, {"a": database}, on_error=on_error,
+        apply={"cut_group_rows_max": rows_max, "credit_bytes": 1 << 20},
+    )  # fmt: skip
+    full_sync(settings, "a")
+    return settings
+
+
+def large(*, first: int = 0, count: int = 200) -> list[Change]:
+    return [put(i, f"{i} {LABEL}", i) for i in range(first, first + count)]
+
+
+@contextmanager
+def held_back(database: str, broker: Broker, settings: Settings) -> Iterator[None]:
+    """Let the table items stand still for the time of the block, and then catch up."""
+    pause(settings, "a", ["items"])
+    with following(settings, "a"):
+        yield
+        caught_up(database, broker)
+        resume(settings, "a", ["items"])
+        wait_for(lambda: table_states(settings, "a")[0].state in ("ACTIVE", "HALTED"), "the end of the catching up")
+
+
+def active(settings: Settings) -> None:
+    wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+
+
+def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
+    database: str, real: RealBroker, waiting: list[int]
+) -> None:
+    feed = Feed(real)
+    settings = loaded(database, feed, 20)
+    with held_back(database, real, settings):
+        feed.cut(put(1, "small", 1), put(2, "x", 2, table=2))
+        feed.cut(*large(), put(3, "x", 3, table=2), batch_rows=5)
+        feed.cut(put(2, "later", 1))
+        caught_up(database, real)
+        waiting.clear()
+    with following(settings, "a"):
+        active(settings)
+
+    assert max(waiting) < 120, "the whole cut has 200 rows of 20 kB"
+    assert rows_at(database, items()) == feed.model[1]
+    assert progress(settings, "a").unaccounted == 0
+
+
+def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, 20, "quarantine")
+    query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
+    with held_back(database, broker, settings):
+        changes = large()
+        changes[150] = put(150, "bad", 666)
+        feed.cut(*changes, batch_rows=5)
+    with following(settings, "a"):
+        active(settings)
+
+    (row,) = quarantine_list(settings, "a")
+    assert row.key == '{"id": "150"}'
+    wanted = dict(feed.model[1])
+    wanted["150",] = ("old 150", "150")
+    assert rows_at(database, items()) == wanted
+    assert progress(settings, "a").unaccounted == 0
+
+
+def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, 20)
+    query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
+    with held_back(database, broker, settings):
+        feed.cut(put(1, "before", 1))
+        start = broker.next_offset
+        changes = large()
+        changes[150] = put(150, "bad", 666)
+        feed.cut(*changes, batch_rows=5)
+    state = table_states(settings, "a")[0]
+    assert (state.state, state.held_from) == ("HALTED", start)
+    query(database, "ALTER TABLE shop.items DROP CONSTRAINT not_odd")
+    with following(settings, "a"):
+        resume(settings, "a", ["items"])
+        active(settings)
+
+    assert rows_at(database, items()) == feed.model[1]
+    assert progress(settings, "a").unaccounted == 0
+
+
+def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, 20)
+    query(database, "CREATE UNIQUE INDEX only_here ON shop.items (md5(label))")
+    with held_back(database, broker, settings):
+        changes = large()
+        changes[60], changes[180] = put(60, "old 180", 60), put(180, "old 60", 180)
+        feed.cut(*changes, batch_rows=5)
+    with following(settings, "a"):
+        active(settings)
+
+    assert rows_at(database, items()) == feed.model[1]
+    assert progress(settings, "a").unaccounted == 0
+
+
+def test_only_some_tables_catch_up_at_once(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "CATCH_UPS_MAX", 2, raising=False)
+    feed.describe(*(items(n, f"t{n}") for n in range(1, 10)))
+    feed.cut(*(put(1, "old", 1, table=n) for n in range(1, 10)))
+    settings = settings_for(broker.address, {"a": database})
+    full_sync(settings, "a")
+    now: set[CatchUp] = set()
+    most: list[int] = []
+    step, close = CatchUp.step, CatchUp.close
+
+    def stepped(self: CatchUp, *args: object, **options: object) -> bool:
+        now.add(self)
+        most.append(len(now))
+        return step(self, *args, **options)  # type: ignore[arg-type]
+
+    def closed(self: CatchUp) -> None:
+        now.discard(self)
+        close(self)
+
+    monkeypatch.setattr(CatchUp, "step", stepped)
+    monkeypatch.setattr(CatchUp, "close", closed)
+    names = [f"t{n}" for n in range(1, 9)]
+    pause(settings, "a", names)
+    with following(settings, "a"):
+        for round_ in range(5):
+            feed.cut(*(put(round_, f"{round_}", 1, table=n) for n in range(1, 10)))
+        caught_up(database, broker)
+        resume(settings, "a", names)
+        wait_for(lambda: all(t.state == "ACTIVE" for t in table_states(settings, "a")), "the tables' return")
+
+    assert 1 <= max(most) <= 2
+    for n in range(1, 10):
+        assert rows_at(database, feed.schemas[n]) == feed.model[n]
+
+
+def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
+    database: str, real: RealBroker, waiting: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed(real)
+    for module in (cuts, "venus.adapters.targets.postgresql.apply.writer"):
+        name = module if isinstance(module, str) else module.__name__
+        monkeypatch.setattr(f"{name}.GROUP_BYTES_MAX", 1 << 20, raising=False)
+    settings = loaded(database, feed, 20_000)
+    most: list[int] = []
+    make_room = Writer.make_room
+
+    def noted(writer: Writer) -> None:
+        make_room(writer)
+        most.append(sum(len(part.rows.data) for pending in writer._pending.values() for part in pending.parts))
+
+    monkeypatch.setattr(Writer, "make_room", noted)
+    with following(settings, "a"):
+        feed.cut(put(1, "small", 1))
+        feed.cut(*large(), *(put(n, LABEL, 1, table=2) for n in range(100)), batch_rows=5)
+        feed.cut(*(put(n, "last", 1) for n in range(10)))
+        caught_up(database, real)
+
+    assert max(most) < 3 << 19, "the cut has 6 MB"
+    assert max(waiting) < 200
+    assert rows_at(database, items()) == feed.model[1]
+    assert rows_at(database, feed.schemas[2]) == feed.model[2]
+    assert progress(settings, "a").unaccounted == 0

@@ -1,0 +1,55 @@
+"""`venus resync --all` on a target with many tables: only some of them are loaded at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for, wait_for
+from venus.adapters.targets.postgresql.apply import resync as module
+from venus.adapters.targets.postgresql.apply.resync import SideLoad
+from venus.adapters.targets.postgresql.control import progress, resync
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+
+pytestmark = pytest.mark.integration
+
+TABLES = 8
+
+
+def test_only_some_side_tables_are_loaded_at_once(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SIDE_LOADS_MAX", 2, raising=False)
+    lock, now, most = threading.Lock(), set[SideLoad](), list[int]()
+    run = SideLoad.run
+
+    def noted(load: SideLoad) -> None:
+        with lock:
+            now.add(load)
+            most.append(len(now))
+        time.sleep(0.1)
+        run(load)
+        with lock:
+            now.discard(load)
+
+    monkeypatch.setattr(SideLoad, "run", noted)
+    feed.describe(*(items(n, f"t{n}") for n in range(1, TABLES + 1)))
+    feed.cut(*(put(key, "old", key, table=n) for n in range(1, TABLES + 1) for key in range(5)))
+    settings = settings_for(broker.address, {"a": database})
+    full_sync(settings, "a")
+    for n in range(1, TABLES + 1):
+        query(database, f"UPDATE shop.t{n} SET label = 'edited'")
+    with following(settings, "a"):
+        for n in range(1, TABLES + 1):
+            resync(settings, "a", f"t{n}")
+        feed.cut(*(put(1, "meanwhile", 1, table=n) for n in range(1, TABLES + 1)))
+        caught_up(database, broker)
+        for n in range(1, TABLES + 1):
+            wait_for(lambda n=n: rows_at(database, feed.schemas[n]) == feed.model[n], f"table {n}")
+
+    assert len(most) >= TABLES
+    assert max(most) <= 2
+    assert progress(settings, "a").unaccounted == 0
