@@ -19,6 +19,7 @@ from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.config import Settings
 from venus.errors import Refused
+from venus.model import TableSchema
 
 
 def quarantine_list(settings: Settings, name: str, *, everything: bool = False) -> list[QuarantineRow]:
@@ -64,20 +65,21 @@ def quarantine_skip(settings: Settings, name: str, ids: Sequence[int], *, reason
 def _settle(target: PostgresTarget, session: Session, rows: list[QuarantineRow], concerned: set[int]) -> RetryReport:
     """Apply parked changes and let the halted ones of these tables read again."""
     applied, refused = 0, []
-    keys = dict.fromkeys((q.table_id, q.record_id) for q in rows if q.state == PARKED)
-    waiting = [q for q in _quarantine(target, session) if q.state == PARKED]
-    for key in keys:
-        chain = [q for q in waiting if (q.table_id, q.record_id) == key]
-        message = _apply_key(target, session, chain)
+    schemas = {(s.table_id, s.version): s for s in target.schemas(session)}
+    chains: dict[tuple[int, bytes], list[QuarantineRow]] = {}
+    for waiting in (q for q in _quarantine(target, session) if q.state == PARKED):
+        chains.setdefault((waiting.table_id, waiting.record_id), []).append(waiting)
+    for key in dict.fromkeys((q.table_id, q.record_id) for q in rows if q.state == PARKED):
+        chain = chains[key]
+        message = _apply_key(target, session, chain, schemas[chain[-1].table_id, chain[-1].schema_version])
         if message:
             refused.append(message)
         else:
             applied += len(chain)
-    open_rows = [q for q in _quarantine(target, session) if q.state == PARKED]
+    waits = {q.table_id for q in _quarantine(target, session) if q.state == PARKED}
     resumed = []
     for state in target.tables(session):
-        waits = any(q.table_id == state.table_id for q in open_rows)
-        if state.state == HALTED and state.table_id in concerned and not waits:
+        if state.state == HALTED and state.table_id in concerned and state.table_id not in waits:
             target.set_state(session, state.table_id, CATCHUP, held_from=state.held_from)
             resumed.append(state.source_name)
     return RetryReport(
@@ -85,10 +87,9 @@ def _settle(target: PostgresTarget, session: Session, rows: list[QuarantineRow],
     )
 
 
-def _apply_key(target: PostgresTarget, session: Session, chain: list[QuarantineRow]) -> str:
+def _apply_key(target: PostgresTarget, session: Session, chain: list[QuarantineRow], schema: TableSchema) -> str:
     """Apply the net change of one key; return what the target says against it, or nothing."""
     last = chain[-1]
-    schema = next(s for s in target.schemas(session) if (s.table_id, s.version) == (last.table_id, last.schema_version))
     rows = Rows(
         record_ids=Packed.of([last.record_id]),
         rows=Packed.of([last.row_message[len(last.record_id) :]]),
@@ -125,4 +126,5 @@ def _chosen(target: PostgresTarget, session: Session, ids: Sequence[int], tables
     wanted = {t.table_id for t in matching(target, session, tables)} if tables else set()
     if not ids and not tables:
         return waiting
-    return [q for q in waiting if q.id in ids or q.table_id in wanted]
+    chosen = set(ids)
+    return [q for q in waiting if q.id in chosen or q.table_id in wanted]

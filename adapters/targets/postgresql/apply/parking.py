@@ -6,6 +6,8 @@ table is kept as well, to be seen, but is applied again from the stream.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from venus.adapters.targets.postgresql.apply.counts import Counts
@@ -47,10 +49,9 @@ class Parking:
         skipped = self._catalogue.skipped.get(table_id)
         if skipped and catching_up:
             rows = self._without_skipped(rows, skipped, table_id)
-        waiting = self._waiting(table_id)
-        if not waiting:
+        if not self._verdicts.suspects.get(table_id) and not self._catalogue.parked.get(table_id):
             return rows, None
-        mask = positions_of(rows, waiting)
+        mask = positions_of(rows, self._first_of(table_id))
         if not mask.any():
             return rows, None
         parked = rows.where(mask)
@@ -58,11 +59,18 @@ class Parking:
         self._counts.of(table_id).quarantined += len(parked)
         return rows.where(~mask), parked
 
-    def _waiting(self, table_id: int) -> dict[bytes, int]:
-        suspects = self._verdicts.suspects.get(table_id, {})
-        waiting = {r: s.offset for r, s in suspects.items()} | self._catalogue.parked.get(table_id, {})
+    def _first_of(self, table_id: int) -> Callable[[bytes], int | None]:
+        """Return what says from which offset on the changes of a key wait; no work for each key that does."""
+        suspects, parked = self._verdicts.suspects.get(table_id, {}), self._catalogue.parked.get(table_id, {})
         since = self._emptied.get(table_id, LOADED)
-        return {r: offset for r, offset in waiting.items() if offset >= since}
+
+        def first_of(record_id: bytes) -> int | None:
+            first = parked.get(record_id)
+            if first is None and (suspect := suspects.get(record_id)) is not None:
+                first = suspect.offset
+            return first if first is not None and first >= since else None
+
+        return first_of
 
     def _without_skipped(self, rows: Rows, skipped: set[tuple[bytes, int]], table_id: int) -> Rows:
         pairs = zip(rows.record_ids.split(), rows.offsets.tolist(), strict=True)
@@ -76,7 +84,7 @@ class Parking:
         if not suspects or section.kind is not ChangeKind.CHANGES:
             return
         rows = rows_of(section, offset)
-        mask = positions_of(rows, {record_id: s.offset for record_id, s in suspects.items()})
+        mask = positions_of(rows, {record_id: s.offset for record_id, s in suspects.items()}.get)
         if mask.any():
             self._keep(rows.where(mask), piece, schema, HALTED)
 

@@ -239,7 +239,7 @@ class _Loading:
                 f"{placed.qualified}: the target refuses rows of the full load: {refusal} ({refusal.sqlstate})",
                 hint="correct the table at the target and run `venus migrate` again: it resumes",
             ) from refusal
-        mask = positions_of(rows, dict.fromkeys(suspects, 0))
+        mask = positions_of(rows, dict.fromkeys(suspects, 0).get)
         good = rows.where(~mask)
         kept = TableChanges(
             table_id=section.table_id,

@@ -6,7 +6,7 @@ takes is kept until then, so that two new rows that exclude each other are found
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,9 +89,8 @@ def _suspect(rows: Rows, refusal: Refusal) -> Suspect:
     )
 
 
-def positions_of(rows: Rows, keys: dict[bytes, int]) -> Mask:
-    """Mark the changes of `keys` from each key's offset on. Only asked while something is parked."""
-    record_ids = rows.record_ids.split()
-    offsets = rows.offsets.tolist()
-    marks = (keys.get(r, offset + 1) <= offset for r, offset in zip(record_ids, offsets, strict=True))
-    return np.fromiter(marks, dtype=np.bool_, count=len(record_ids))
+def positions_of(rows: Rows, first_of: Callable[[bytes], int | None]) -> Mask:
+    """Mark the changes of keys for which there is a first offset, from that on. Asked while something is parked."""
+    pairs = zip(map(first_of, rows.record_ids.split()), rows.offsets.tolist(), strict=True)
+    marks = (first is not None and first <= offset for first, offset in pairs)
+    return np.fromiter(marks, dtype=np.bool_, count=len(rows))

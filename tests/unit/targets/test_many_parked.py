@@ -1,0 +1,97 @@
+"""A table with a hundred thousand changes in quarantine: neither its next changes nor a retry walk all of them."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.feed import items, put, section
+from venus.adapters.targets.contract import QuarantineRow
+from venus.adapters.targets.postgresql import quarantine
+from venus.adapters.targets.postgresql.apply.counts import Counts
+from venus.adapters.targets.postgresql.apply.parking import Parking
+from venus.adapters.targets.postgresql.rows.parked import PARKED
+from venus.adapters.targets.postgresql.rows.verdicts import Suspect, Verdicts
+from venus.adapters.under.fold import Rows, rows_of
+
+ROWS = 5000
+
+
+def _rows(first: int, count: int) -> Rows:
+    return rows_of(section(items(), [put(first + n, "x", 1) for n in range(count)]), 1000)
+
+
+def _parking(parked: dict[bytes, int], suspects: dict[bytes, Suspect], kept: list[Rows]) -> Parking:
+    catalogue = SimpleNamespace(skipped={}, parked={items().table_id: parked})
+    verdicts = Verdicts(suspects={items().table_id: suspects})
+    counts = SimpleNamespace(of=lambda _table_id: SimpleNamespace(quarantined=0))
+    parking = Parking(cast(Any, None), cast(Any, None), cast(Any, catalogue), verdicts, cast(Counts, counts))
+    parking._keep = lambda rows, *_: kept.append(rows)  # type: ignore[assignment,method-assign,misc]
+    return parking
+
+
+def test_what_waits_of_a_table_is_not_copied_for_each_section() -> None:
+    ids = [f"other {n}".encode() for n in range(100_000)]
+    parking = _parking(dict.fromkeys(ids, 7), {}, [])
+    few = _rows(1, 1)
+
+    began = time.perf_counter()
+    for _ in range(200):
+        assert parking.divide(few, cast(Any, None), items(), catching_up=False) == (few, None)
+
+    assert time.perf_counter() - began < 0.5
+
+
+def test_a_change_waits_behind_its_key_from_the_first_one_on() -> None:
+    rows = _rows(1, 4)  # offsets 1000..1003
+    first, second, third, fourth = rows.record_ids.split()
+
+    def suspect(offset: int) -> Suspect:
+        return Suspect(record_id=b"", offset=offset, sqlstate="23505", message="", summary="")
+
+    kept: list[Rows] = []
+    parking = _parking(
+        {first: 5, second: 1001}, {second: suspect(9000), third: suspect(1002), fourth: suspect(1004)}, kept
+    )
+    applied, parked = parking.divide(rows, cast(Any, None), items(), catching_up=False)
+
+    assert applied.record_ids.split() == [fourth]
+    assert parked is not None
+    assert parked.record_ids.split() == [first, second, third]
+    parking._emptied[items().table_id] = 1002
+    applied, parked = parking.divide(rows, cast(Any, None), items(), catching_up=False)
+    assert parked is not None
+    assert parked.record_ids.split() == [third], "what was refused before a TRUNCATE is gone"
+
+
+def _quarantined(number: int) -> QuarantineRow:
+    return QuarantineRow(
+        id=number, table_id=items().table_id, table="shop.item", schema_version=items().version,
+        record_id=b"%d" % (number // 2), key="", offset=number, sequence=number, sqlstate="23505", message="",
+        row_message=b"", is_deleted=False, state=PARKED, reason="", created_at=datetime.now(UTC), decided_at=None,
+    )  # fmt: skip
+
+
+def test_a_retry_of_thousands_goes_through_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = [_quarantined(n) for n in range(ROWS)]
+    chains: list[list[QuarantineRow]] = []
+
+    def apply_key(_target: object, _session: object, chain: list[QuarantineRow], *_: object) -> str:
+        chains.append(chain)
+        return ""
+
+    monkeypatch.setattr(quarantine, "_quarantine", lambda *_: waiting)
+    monkeypatch.setattr(quarantine, "_apply_key", apply_key)
+    target = cast(Any, SimpleNamespace(schemas=lambda _session: [items()], tables=lambda _session: []))
+
+    began = time.perf_counter()
+    report = quarantine._settle(target, cast(Any, None), waiting, {1})
+
+    assert time.perf_counter() - began < 0.5
+    assert report.applied == ROWS
+    assert [q.id for chain in chains for q in chain] == list(range(ROWS))
+    assert len(chains) == ROWS // 2
