@@ -35,6 +35,8 @@ ATTEMPTS = 3
 PAUSE_S = 1.0
 #: How many times fuller than wanted slices may be: all rows of one leading key are in one bucket, and go into memory.
 FULLER_MAX = 4
+#: A comparison ends once what differs takes so much memory: where everything does, nobody reads all of it.
+SUSPECTS_BYTES_MAX = 256 << 20
 
 
 class Comparison:
@@ -105,10 +107,11 @@ class Comparison:
         work = estimate // (PUSHED_ROWS_PER_ROW if self._pushed == 2 else READ_ROWS_PER_ROW)
         tasks = [
             Task(ends=self._ends, subject=self._subject, part=part, scanned=self._scanned,
-                 rows_per_s=options.rows_per_s)
+                 rows_per_s=options.rows_per_s, suspects_max=options.differences_max)
             for part in slices
         ]  # fmt: skip
         suspects: list[Suspect] = []
+        nbytes = 0
         # several workers would each go as fast as all of them may
         runner = LocalRunner() if options.rows_per_s else self._runner_for(work)
         results: Iterator[Compared] = runner.run(compare_slice, tasks)
@@ -116,9 +119,12 @@ class Comparison:
             result.rows += done.rows
             result.moved += done.moved
             suspects += done.suspects
+            nbytes += sum(suspect.nbytes for suspect in done.suspects)
             self._report(Progress(table=result.table, rows=result.rows, rows_estimate=estimate))
-            if len(suspects) >= options.differences_max:
-                result.cut_short = len(suspects) > options.differences_max or number < len(tasks)
+            result.cut_short = result.cut_short or done.cut_short
+            if len(suspects) >= options.differences_max or nbytes >= SUSPECTS_BYTES_MAX:
+                more = len(suspects) > options.differences_max or number < len(tasks)
+                result.cut_short = result.cut_short or more
                 break
         if isinstance(results, Iterator) and hasattr(results, "close"):
             results.close()

@@ -30,6 +30,12 @@ from venus.wire import broker_pb2
 
 #: Rows behind differing buckets that are looked into at once; more are taken one group of buckets after the other.
 GROUP_ROWS = 100_000
+#: Keys whose rows are compared at once, and how many bytes of rows that differ a slice keeps: where everything differs
+#: nobody reads all of it.
+ROWS_AT_ONCE = 2_000
+SUSPECT_BYTES_MAX = 64 << 20
+#: What a suspect takes beside its values.
+_SUSPECT_BYTES = 500
 
 
 class Place(Enum):
@@ -61,6 +67,7 @@ class Task:
     #: Places whose database does not compute the checksums of this table.
     scanned: frozenset[Place] = frozenset()
     rows_per_s: float = 0.0  # 0 = as fast as it goes
+    suspects_max: int = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +89,23 @@ class Suspect:
     #: How many rows have this key, in places where that is more than one.
     repeated: dict[Place, int] = field(default_factory=dict)
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory, about."""
+        values = (value for row in self.rows.values() for value in row or ())
+        return _SUSPECT_BYTES + sum(map(len, self.key)) + sum(len(value) for value in values if value is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What was found in a slice."""
+    """What was found in a slice; `cut_short`: not all that differs, which was too much."""
 
     table_id: int
     number: int
     rows: int  # of the side that has more
     moved: int
     suspects: tuple[Suspect, ...]
+    cut_short: bool = False
 
 
 class Opened:
@@ -209,22 +223,46 @@ def _compare(task: Task, sessions: Opened, positions: Positions) -> Compared:
 
         ours, theirs = both("buckets")
         rows = max(sum(n for n, _ in side.values()) for side in (ours, theirs))
-        suspects: list[Suspect] = []
+        found = Found(task.suspects_max)
         for group in _groups(ours, theirs):
             one, other = both("hashes", group)
             unequal = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
             keys = sorted(unequal | left.repeated.keys() | right.repeated.keys())
-            here, there = both("rows", keys)
-            for key in keys:
-                values = {task.ends.left: here.get(key), task.ends.right: there.get(key)}
-                counts = {task.ends.left: left.repeated.get(key), task.ends.right: right.repeated.get(key)}
-                repeated = {place: rows for place, rows in counts.items() if rows}
-                if repeated or not equal(subject.schema, *values.values()):
-                    suspects.append(Suspect(key=key, rows=values, positions=positions, repeated=repeated))
+            for first in range(0, len(keys), ROWS_AT_ONCE):
+                here, there = both("rows", some := keys[first : first + ROWS_AT_ONCE])
+                for key in some:
+                    values = {task.ends.left: here.get(key), task.ends.right: there.get(key)}
+                    counts = {task.ends.left: left.repeated.get(key), task.ends.right: right.repeated.get(key)}
+                    repeated = {place: rows for place, rows in counts.items() if rows}
+                    if repeated or not equal(subject.schema, *values.values()):
+                        found.add(Suspect(key=key, rows=values, positions=positions, repeated=repeated))
+                if found.is_full:
+                    break
+            if found.is_full:
+                break
+    suspects = _with_waiting(_with_source(found.suspects, sessions.source, subject), sessions.source, subject)
     return Compared(
         table_id=subject.schema.table_id, number=part.number, rows=rows, moved=left.moved + right.moved,
-        suspects=tuple(_with_waiting(_with_source(suspects, sessions.source, subject), sessions.source, subject)),
+        suspects=tuple(suspects), cut_short=found.is_full,
     )  # fmt: skip
+
+
+class Found:
+    """The suspects of a slice, as many as are of use to anybody and fit into memory."""
+
+    def __init__(self, most: int) -> None:
+        self.suspects: list[Suspect] = []
+        self._most, self._nbytes = most, 0
+
+    def add(self, suspect: Suspect) -> None:
+        """Take one more."""
+        self.suspects.append(suspect)
+        self._nbytes += suspect.nbytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more are looked for."""
+        return len(self.suspects) > self._most or self._nbytes >= SUSPECT_BYTES_MAX
 
 
 def _with_source(suspects: Seq[Suspect], source: SourceReader | None, subject: Subject) -> Seq[Suspect]:
