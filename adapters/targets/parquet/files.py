@@ -84,16 +84,17 @@ class Writer:
         self._waiting_bytes += batch.nbytes
         self.rows += batch.num_rows
         if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the rows that wait."""
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=GROUP_ROWS)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def close(self) -> None:
         """Finish the file."""
-        self._flush()
+        self.flush()
         self._writer.close()
         sync(hidden(self.path))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import tenacity
 
+from venus import descriptors
 from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.gather import Gathering, TableMisfit
@@ -51,6 +52,7 @@ Report = Callable[[LakeReport], None]
 
 def run_lake(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
     """Follow the broker until `stop`; begin again after what passes by itself. Raises what does not."""
+    descriptors.raise_limit()  # a file is open for each table that changes between two commits
     target, tell, circuit = LakeTarget(settings, name), report or (lambda _: None), TargetCircuit(name)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),

@@ -21,6 +21,9 @@ from venus.model import TableSchema
 from venus.rpc import rows_wire
 from venus.wire import broker_pb2
 
+#: So many bytes of rows wait in memory for their row groups, of all tables together.
+WAITING_BYTES_MAX = 128 << 20
+
 
 class TableMisfit(Exception):
     """A change has a value that its column's type cannot hold: the table must become text there."""
@@ -39,6 +42,7 @@ class Gathering:
         self.manifest = manifest
         self._start = manifest.offset
         self._writers: dict[tuple[int, int], Writer] = {}
+        self._waiting_bytes = 0  # at most, since all writers wrote what they had
         self.rows = 0
         #: Whether the last increment ended a cut: only then may be committed.
         self.whole = True
@@ -111,6 +115,15 @@ class Gathering:
             raise TableMisfit(table.table_id, misfit) from misfit
         if batch is not None:
             self._writer(table, number, shape).add(batch)
+            self._make_room(batch.nbytes)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Have every file take what waits for it when that is too much: with many tables each has little."""
+        self._waiting_bytes += nbytes
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self._waiting_bytes = 0
+            for writer in self._writers.values():
+                writer.flush()
 
     def _writer(self, table: LakeTable, number: int, shape: Shape) -> Writer:
         found = self._writers.get((table.table_id, number))

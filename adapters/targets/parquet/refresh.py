@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 #: Files with fewer rows than this are put together with others.
 SMALL_ROWS = FILE_ROWS // 4
+#: The changes behind a state are put together in memory: where they are more, rows or bytes, the state is read again.
+NET_ROWS_MAX = 4_000_000
+NET_BYTES_MAX = 1 << 30
 #: The broker shares a snapshot for half a minute.
 FRESH_WAIT_S = 60.0
 
@@ -42,6 +45,9 @@ def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
     shape = manifest.shape(table, number)
     if any(not evolves(manifest.shape(table, used), shape) for used in _shapes(table)):
         read_again(target, manifest, table.table_id, f"{table.name} has changed beyond what a state can follow")
+        return
+    if table.waiting > NET_ROWS_MAX or _bytes_of(target, table) > NET_BYTES_MAX:
+        read_again(target, manifest, table.table_id, f"{table.name} has more changes than fit into memory")
         return
     folder = f"{manifest.offset:020d}"
     if folder == table.base.folder:
@@ -55,6 +61,12 @@ def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
     table.base = Base(folder=folder, offset=manifest.offset, rows=rows, shape=number)
     table.changes = []
     target.commit(manifest, [])
+
+
+def _bytes_of(target: LakeTarget, table: LakeTable) -> int:
+    """Return what the changes behind a state take in memory, about."""
+    groups = (pq.read_metadata(target.layout.root / file.path) for file in table.changes)
+    return sum(found.row_group(n).total_byte_size for found in groups for n in range(found.num_row_groups))
 
 
 def _shapes(table: LakeTable) -> set[int]:

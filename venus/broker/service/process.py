@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import socket
 import sys
 import threading
@@ -20,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from venus import descriptors
 from venus.alarms import remembered
 from venus.alarms.notifier import Notifier
 from venus.alarms.recipients import addressees
@@ -54,7 +54,6 @@ logger = logging.getLogger(__name__)
 
 THREAD_TIMEOUT_S = 30.0
 MAY_PULL_S = 30.0
-DESCRIPTORS_MAX = 1 << 20
 
 #: The loop and the commit thread take turns: with the default of 5 ms one-row batches are half as fast.
 SWITCH_INTERVAL_S = 0.0005
@@ -232,14 +231,6 @@ def access_to(settings: Settings, core: Core, files: Files | None) -> Access:
     return Access(files, audit.Audit(path, clock), Refusals(time.monotonic), core.full_data.business_of)
 
 
-def raise_descriptor_limit() -> None:
-    """Let this process have as many descriptors as it may: connections must not take those of the store."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def die(error: BaseException) -> None:
     """End the process now, from any thread; the last line of the log says why."""
     logger.critical("venus broker: fatal: %s", str(error) or type(error).__name__)  # without a log: on stderr as it is
@@ -260,7 +251,7 @@ def said(data_dir: Path) -> Callable[[Addresses], None]:
 def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
     """Run a broker until SIGTERM, SIGINT or SIGHUP; say where it serves; raise a VenusError if it cannot start."""
     broker = settings.broker
-    raise_descriptor_limit()
+    descriptors.raise_limit()  # connections must not take those of the store
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(privacy.UMASK)  # RocksDB makes its files itself

@@ -1,0 +1,98 @@
+"""Many tables, or very many changes of one: what a lake's loop has in memory and open is bounded all the same."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.support import lakes
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, gone, items, put
+from venus.adapters.targets.parquet import gather, refresh
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.gather import Gathering
+
+pytestmark = pytest.mark.integration
+
+TABLES = 60
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """Let this process open 40 more files, of more that it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    free = (number for number in range(soft) if number not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, 40, None)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _many_tables(feed: Feed) -> None:
+    feed.describe(*(items(n, f"t{n}") for n in range(1, TABLES + 1)))
+    feed.cut(*(put(1, "old", 1, table=n) for n in range(1, TABLES + 1)))
+
+
+def test_what_waits_for_the_files_of_many_tables_shares_one_budget(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "WAITING_BYTES_MAX", 1 << 20, raising=False)
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
+    _many_tables(feed)
+    lakes.load(settings)
+    for round_ in range(3):
+        for n in range(1, TABLES + 1):
+            feed.cut(*(put(key, "x" * 1000, round_, table=n) for key in range(40)))
+
+    gathering = Gathering(LakeTarget(settings, "lake"), lakes.manifest_of(settings))
+    most = 0
+    for increment in broker.increments:
+        gathering.add(increment)
+        most = max(most, sum(writer._waiting_bytes for writer in gathering._writers.values()))
+    gathering.abandon()
+
+    assert most <= (1 << 20) + 100_000, "there are 7 MB in all"
+
+
+def test_a_file_is_open_for_each_of_many_tables(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, few_descriptors: None
+) -> None:
+    settings = lakes.settings_of(broker.address, tmp_path / "lake", refresh_s=1000.0)
+    _many_tables(feed)
+    lakes.load(settings)
+    feed.cut(*(put(2, "new", 2, table=n) for n in range(1, TABLES + 1)))
+    with lakes.following(settings):
+        lakes.is_at(settings, broker.next_offset)
+
+    assert lakes.newest_rows(settings, feed.schemas[TABLES]) == feed.model[TABLES]
+
+
+@pytest.mark.parametrize("limit", ["NET_ROWS_MAX", "NET_BYTES_MAX"])
+def test_a_state_behind_which_there_are_too_many_changes_is_read_again(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(refresh, limit, 100, raising=False)
+    put_together: list[int] = []
+    net = refresh.net
+
+    def noted(manifest: object, table: object, *args: object) -> object:
+        put_together.append(table.waiting)  # type: ignore[attr-defined]
+        return net(manifest, table, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(refresh, "net", noted)
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items())
+    feed.cut(*(put(n, "old", n) for n in range(50)))
+    lakes.load(settings)
+    with lakes.following(settings):
+        feed.cut(*(put(n, "new", n) for n in range(30, 500)), *(gone(n) for n in range(10)))
+        lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
+
+    assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
+    assert not put_together or max(put_together) <= 100
+    assert lakes.manifest_of(settings).unaccounted == 0
