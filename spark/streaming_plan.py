@@ -21,6 +21,8 @@ from venus.wire import broker_pb2, change_pb2
 CREDIT_BYTES = 8 << 20
 #: How long is waited for increments when there seem to be none.
 PAUSE_S = 0.05
+#: A micro-batch has no more increments, whole cuts as ever: where nothing concerns the stream, no limit is met.
+MARKS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Planner:
         self._start = self._read_to = -1
         self._committed: int | None = None  # Spark asks for nothing below any more
         self._marks: deque[Mark] = deque()
+        self._rows = self._nbytes = self._cut_ends = 0  # of all marks
         self._identity: RowsIdentity | None = None  # where it has read to
         #: Table versions that were described while reading, by table and version.
         self.versions: dict[tuple[int, int], bytes] = {}
@@ -88,7 +91,9 @@ class Planner:
         `identity`: which rows were read until there; None = nobody has said.
         """
         while self._marks and self._start < offset and self._marks[0].end <= offset:
-            self._start = self._marks.popleft().end
+            mark = self._marks.popleft()
+            self._count(mark, -1)
+            self._start = mark.end
         if self._subscriber is not None and offset == self._start:
             return
         self.close()
@@ -144,8 +149,13 @@ class Planner:
         return self._read_to < until
 
     def _enough(self, limit: Limit, *, whole_cuts: bool) -> bool:
-        rows, nbytes = sum(m.rows for m in self._marks), sum(m.nbytes for m in self._marks)
-        return limit.reached(rows, nbytes) and boundary(self._marks, limit, whole_cuts=whole_cuts) is not None
+        has_step = bool(self._cut_ends) if whole_cuts else bool(self._marks)
+        return has_step and (limit.reached(self._rows, self._nbytes) or len(self._marks) >= MARKS_MAX)
+
+    def _count(self, mark: Mark, sign: int = 1) -> None:
+        self._rows += sign * mark.rows
+        self._nbytes += sign * mark.nbytes
+        self._cut_ends += sign * mark.cut_end
 
     def _take(self, increment: broker_pb2.Increment) -> None:
         if increment.base_offset + increment.count <= self._read_to:
@@ -159,13 +169,13 @@ class Planner:
                 self.versions[schema.table_id, schema.version] = schema.SerializeToString()
         self._read_to = increment.base_offset + increment.count
         self._identity = self.own(rows_wire.said_in(increment)) or self._identity
-        self._marks.append(
-            Mark(
-                end=self._read_to, rows=sum(t.count for t in own),
-                nbytes=sum(len(t.record_ids) + len(t.rows) for t in own), cut_end=body.cut_end, epoch=increment.epoch,
-                identity=self._identity,
-            )
+        mark = Mark(
+            end=self._read_to, rows=sum(t.count for t in own),
+            nbytes=sum(len(t.record_ids) + len(t.rows) for t in own), cut_end=body.cut_end, epoch=increment.epoch,
+            identity=self._identity,
         )  # fmt: skip
+        self._marks.append(mark)
+        self._count(mark)
 
     def rows_between(self, end: int) -> int:
         """Return how many rows concern the stream between the beginning and `end`."""
@@ -183,3 +193,4 @@ class Planner:
             self._subscriber.close()
         self._subscriber = None
         self._marks.clear()
+        self._rows = self._nbytes = self._cut_ends = 0

@@ -20,6 +20,8 @@ from venus.spark.streaming_plan import Limit, Planner
 logger = logging.getLogger(__name__)
 
 NAME = "venus_ranges"
+#: A micro-batch ends behind so many bytes of changes, rows may be large: its tasks have it in memory.
+BATCH_BYTES_MAX = 256 << 20
 
 
 @dataclass
@@ -52,7 +54,8 @@ class RangesReader(DataSourceStreamReader):
             self._planner = Planner(from_options(options), options["business"], "", lambda _: True)
         try:
             self._planner.begin(start["offset"], start["epoch"])
-            mark = self._planner.end_within(Limit(rows=int(options["rows_max"])), whole_cuts=True)
+            most = Limit(rows=int(options["rows_max"]), nbytes=BATCH_BYTES_MAX)
+            mark = self._planner.end_within(most, whole_cuts=True)
         except VenusError as error:
             self._planner.close()
             if not error.retryable:

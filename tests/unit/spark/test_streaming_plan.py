@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from typing import cast
 
-from venus.spark.streaming_plan import Limit, Mark, boundary
+import pytest
+
+from venus.rpc.subscriber import Subscriber
+from venus.spark import streaming_plan
+from venus.spark.streaming_plan import Limit, Mark, Planner, boundary
+from venus.wire import broker_pb2, change_pb2
 
 
 def marks(*spec: tuple[int, int, bool]) -> deque[Mark]:
@@ -50,3 +57,67 @@ def test_a_limit_says_when_enough_is_known() -> None:
     assert Limit(rows=10).reached(10, 0)
     assert not Limit(rows=10).exceeded(10, 0)
     assert not Limit().reached(10**9, 10**12)
+
+
+class _Stream:
+    """A queue of one-row cuts of table 1, a few at a time."""
+
+    def __init__(self, count: int, *, cut: int = 1) -> None:
+        self.count, self.cut = count, cut
+        self.position = 0
+
+    def increments(self, _timeout_s: float) -> list[broker_pb2.Increment]:
+        first, self.position = self.position, min(self.count, self.position + 20)
+        return [self._increment(n) for n in range(first, self.position)]
+
+    def _increment(self, n: int) -> broker_pb2.Increment:
+        body = change_pb2.BatchBody(count=1, cut_end=(n + 1) % self.cut == 0)
+        body.tables.add(table_id=1, count=1, record_ids=b"1", rows=b"x")
+        return broker_pb2.Increment(base_offset=n, count=1, epoch=1, body=body.SerializeToString())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _planner(stream: _Stream, table_id: int) -> Planner:
+    planner = Planner("", "main", "", lambda found: found == table_id)
+    planner._subscriber, planner._start, planner._read_to = cast(Subscriber, stream), 0, 0
+    return planner
+
+
+def test_a_micro_batch_of_many_small_cuts_is_found_in_one_pass() -> None:
+    planner = _planner(_Stream(40_000), 1)
+
+    began = time.perf_counter()
+    mark = planner.end_within(Limit(rows=39_990), whole_cuts=True)
+
+    assert time.perf_counter() - began < 1.5
+    assert mark is not None
+    assert mark.end == 39_990
+    planner.begin(39_990, 1)
+    mark = planner.end_within(Limit(rows=5), whole_cuts=True)
+    assert mark is not None
+    assert mark.end == 39_995
+
+
+def test_changes_that_do_not_concern_the_stream_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming_plan, "MARKS_MAX", 1000, raising=False)
+    planner = _planner(_Stream(10_000), 2)
+    ends = []
+    while (mark := planner.end_within(Limit(rows=5, nbytes=5), whole_cuts=True)) is not None:
+        assert len(planner._marks) <= 1020
+        ends.append(mark.end)
+        planner.begin(mark.end, 1)
+
+    assert ends[-1] == 10_000
+    assert len(ends) <= 11
+
+
+def test_a_cut_of_more_increments_than_are_kept_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming_plan, "MARKS_MAX", 100, raising=False)
+    planner = _planner(_Stream(1000, cut=500), 1)
+
+    mark = planner.end_within(Limit(), whole_cuts=True)
+
+    assert mark is not None
+    assert mark.end == 500

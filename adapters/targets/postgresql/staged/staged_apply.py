@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 #: Fewer offsets than this are not worth a task of their own.
 PIECE_OFFSETS_MIN = 5_000
+#: A micro-batch is a whole cut at least: one of so many times its limit goes the ordinary way, which streams it.
+STAGED_TIMES = 4
 PAUSE_S = 0.5
 RETRY_MAX_S = 15.0
 
@@ -93,12 +95,16 @@ class StagedApply:
                 return False
             if position.offset >= end:
                 return True
-            much = end - position.offset >= self._settings.spark.stage_rows_min
-            if much and opened.ordinary_tables and self._stage(opened, end):
+            if self._is_staged(end - position.offset) and opened.ordinary_tables and self._stage(opened, end):
                 self._acknowledge(opened)
                 return True
         self._go_the_ordinary_way(end)
         return True
+
+    def _is_staged(self, offsets: int) -> bool:
+        """Whether tasks lay so much down: they have their part of it in memory, which a large cut must not be."""
+        spark = self._settings.spark
+        return spark.stage_rows_min <= offsets <= STAGED_TIMES * spark.batch_rows_max
 
     # -- the broker's view of this group ---------------------------------------------------------------------------
 
