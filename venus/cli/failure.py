@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -34,6 +35,8 @@ INTERRUPTED = 130
 #: What a shell says of a command that SIGPIPE has ended.
 READER_GONE = 141
 UNEXPECTED = 12
+#: Files of earlier failures: a loop that fails at once is started every half minute.
+REPORTS_KEPT = 20
 #: typer carries its own copy of click, or uses click's, by version: this is ClickException of whichever it is.
 UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -118,5 +121,13 @@ def write_report(error: BaseException, invocation: Invocation) -> Path:
                 file.write(text)
         except OSError:
             continue
+        if folder == state:  # the other one is not ours alone
+            _remove_old(state)
         return folder / name
     return Path("(nowhere: no folder is writable)")
+
+
+def _remove_old(state: Path) -> None:
+    for old in sorted(state.glob("failure-*.log"))[:-REPORTS_KEPT]:
+        with suppress(OSError):
+            old.unlink()

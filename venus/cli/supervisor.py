@@ -26,6 +26,10 @@ FINAL_ERRORS = ("Fenced", "Held", "Denied", "Unproven")
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
 #: A loop that ran so long has recovered from whatever stopped it before.
 HEALTHY_AFTER_S = 60.0
+#: While our own output is not taken (a terminal that was stopped), so many lines of the loops wait; then only what is
+#: said once is kept, and counters that come again are dropped.
+LINES_MAX = 1000
+_REPORT = '"event": "report"'
 STOP_TIMEOUT_S = 30.0
 
 #: What happened to a loop, by its name.
@@ -94,7 +98,8 @@ class Supervisor:
     def _read(self, loop: Loop, pipe: IO[str]) -> None:
         with pipe:
             for line in pipe:
-                self._lines.put((loop, line))
+                if self._lines.qsize() < LINES_MAX or _REPORT not in line:
+                    self._lines.put((loop, line))
 
     def _drain(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -1,0 +1,43 @@
+"""What an unexpected failure leaves behind: a file each, and not for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from venus.cli import failure
+from venus.cli.invocation import Invocation
+
+INVOCATION = cast(Invocation, SimpleNamespace(redactor=lambda text: text))
+
+
+def test_only_the_newest_files_of_failures_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    other = tmp_path / "venus" / "notes.log"
+    other.parent.mkdir()
+    other.touch()
+    written = []
+    for n in range(100):
+        monkeypatch.setattr(failure.time, "strftime", lambda _form, n=n: f"20260101-{n:06}")
+        written.append(failure.write_report(ValueError(f"no {n}"), INVOCATION))
+
+    left = sorted(other.parent.glob("failure-*.log"))
+    assert left == written[-20:]
+    assert "no 99" in left[-1].read_text()
+    assert other.exists()
+
+
+def test_nothing_is_removed_from_a_folder_that_others_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
+    monkeypatch.setattr(failure.tempfile, "gettempdir", lambda: str(tmp_path))
+    for n in range(30):
+        (tmp_path / f"failure-2026{n:04}.log").touch()
+
+    failure.write_report(ValueError("x"), INVOCATION)
+
+    assert len(list(tmp_path.glob("failure-*.log"))) == 31

@@ -1,0 +1,26 @@
+"""What the loops of a service say while nobody takes its output: counters are dropped, all else is kept."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from typing import Any
+
+from venus.cli.supervisor import LINES_MAX, Loop, Supervisor
+
+
+def test_reports_do_not_pile_up_while_the_output_of_a_service_is_not_taken() -> None:
+    told: list[dict[str, Any]] = []
+    loop = Loop(name="shop", command=())
+    supervisor = Supervisor([loop], threading.Event(), lambda _name, said: told.append(said))
+    report = json.dumps({"loop": "apply", "event": "report", "rows": 1}) + "\n"
+    halted = json.dumps({"loop": "apply", "event": "halted", "table": "t"}) + "\n"
+    last = json.dumps({"error": {"kind": "Fenced", "message": "gone"}}) + "\n"
+
+    supervisor._read(loop, io.StringIO(report * 5000 + halted + report * 5000 + last))
+
+    assert supervisor._lines.qsize() <= LINES_MAX + 2
+    supervisor._drain(0.2)
+    assert [said["event"] for said in told if said["event"] != "report"] == ["halted"]
+    assert loop.error == {"kind": "Fenced", "message": "gone"}
