@@ -7,11 +7,17 @@ Sequence that the row keeps for ever (VENUS 3.2). One batch is held back, becaus
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
+from venus.codec import schema as schemas_codec
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges
 from venus.model import BatchNo, Sequence, TableSchema
+
+#: Table versions that weigh more go in batches of their own: each connection tells all of them, thousands of tables
+#: have megabytes, and a single row may need nearly all of a message.
+SCHEMAS_BYTES_MAX = 512 << 10
 
 
 class Batcher:
@@ -46,6 +52,13 @@ class Batcher:
         """The Sequence of the first change of the next section: what a sweep's begin marker must name."""
         return Sequence(self._first_sequence + self._rows)
 
+    def described(self) -> Iterator[Batch]:
+        """Return the batches that go in front, with nothing but table versions, if these are too many to go along."""
+        groups = _grouped(self._schemas)
+        for self._schemas in groups[:-1]:
+            yield self._close(cut_end=False)
+        self._schemas = groups[-1]
+
     def add(self, section: TableChanges) -> Batch | None:
         """Take the next section; return the batch before it if that is now complete."""
         full = self._rows + section.count > self._rows_max or self._bytes + section.nbytes > self._bytes_max
@@ -76,3 +89,17 @@ class Batcher:
         self._sections = []
         self._rows = self._bytes = 0
         return batch
+
+
+def _grouped(schemas: Seq[TableSchema]) -> list[tuple[TableSchema, ...]]:
+    """Divide table versions, in their order, where together they weigh too much; the last group may go with changes."""
+    groups: list[tuple[TableSchema, ...]] = [()]
+    nbytes = 0
+    for schema in schemas:
+        size = schemas_codec.to_wire(schema).ByteSize()
+        if groups[-1] and nbytes + size > SCHEMAS_BYTES_MAX:
+            groups.append(())
+            nbytes = 0
+        groups[-1] = (*groups[-1], schema)
+        nbytes += size
+    return groups

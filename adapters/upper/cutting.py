@@ -115,14 +115,9 @@ class Cutter:
     def _ship(self, cut: Cut, fills: Sequence[FillState], shipment: Shipment) -> list[Chunk]:
         """Send all that the snapshot shows: the changes, then the next chunk of a fill, or several small tables."""
         session, limits = self._session, self._limits
-        batcher = Batcher(
-            first_batch=session.next_batch,
-            first_sequence=session.next_sequence,
-            captured_at_us=cut.captured_at_us,
-            schemas=session.schemas.untold,
-            rows_max=limits.batch_rows_max,
-            bytes_max=limits.batch_bytes_max,
-        )
+        batcher = self._batcher(cut)
+        for batch in batcher.described():
+            self._send(batch, shipment)
         self._found = Found.HEARTBEAT
 
         def take(section: TableChanges) -> None:
@@ -155,6 +150,17 @@ class Cutter:
             rows_left -= chunk.after.rows_done - fill.rows_done
         self._send(batcher.end(), shipment)
         return chunks
+
+    def _batcher(self, cut: Cut) -> Batcher:
+        session, limits = self._session, self._limits
+        return Batcher(
+            first_batch=session.next_batch,
+            first_sequence=session.next_sequence,
+            captured_at_us=cut.captured_at_us,
+            schemas=session.schemas.untold,
+            rows_max=limits.batch_rows_max,
+            bytes_max=limits.batch_bytes_max,
+        )
 
     def _send(self, batch: Batch, shipment: Shipment) -> None:
         shipment.send(batch, self._session.epoch)

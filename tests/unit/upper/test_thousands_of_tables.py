@@ -1,0 +1,56 @@
+"""Each session tells the broker all versions of all tables: they are megabytes, and a message takes 16 MiB."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
+from tests.support.scripted_database import ScriptedDatabase, schema_of
+from tests.support.scripted_source import Script, ScriptedSource
+from venus.adapters.upper.batching import SCHEMAS_BYTES_MAX, Batcher
+from venus.adapters.upper.cutting import Cutter
+from venus.adapters.upper.report import Reporter
+from venus.adapters.upper.session import Claim, open_session
+from venus.config import Capture
+from venus.model import BatchNo, Column, Kind, LogicalType, Sequence, TableSchema
+
+TABLES, COLUMNS = 1000, 100
+
+
+def _wide(table_id: int) -> TableSchema:
+    schema = schema_of(table_id, f"t{table_id}")
+    text = LogicalType(kind=Kind.TEXT)
+    extra = (Column(name=f"a_column_of_{n:048}", number=n, type=text) for n in range(3, COLUMNS))
+    return replace(schema, columns=(*schema.columns, *extra))
+
+
+def test_capture_starts_with_a_thousand_wide_tables_and_a_row_that_nearly_fills_a_message() -> None:
+    database, broker, script = ScriptedDatabase("big"), ScriptedBroker(), Script()
+    for _ in range(TABLES):
+        table_id = database.add_table("t", filled=True)
+        database.tables[table_id].schema = _wide(table_id)
+    database.put(2, "a", "x" * (12 << 20))
+    session = open_session(
+        ScriptedSource(database, script), ScriptedProducer(broker, script), Claim(owner="this one"), timeout_s=1
+    )
+
+    assert Cutter(session, Capture(), threading.Event(), Reporter(None)).cut()
+
+    assert max(len(half.body) for half in broker.committed) < 16 << 20
+    batches = broker.batches
+    assert len({schema.table_id for batch in batches for schema in batch.schemas}) == TABLES + 2
+    assert {batch.cut for batch in batches} == {1}
+    assert [batch.cut_end for batch in batches] == [False] * (len(batches) - 1) + [True]
+    assert sum(batch.count for batch in batches) == 1
+    assert not batches[-1].sections or batches[-1].sections[-1].count == 1
+
+
+def test_a_few_versions_go_along_with_the_changes() -> None:
+    schemas = tuple(_wide(n) for n in range(1, 10))
+    batcher = Batcher(
+        first_batch=BatchNo(1), first_sequence=Sequence(1), captured_at_us=0, schemas=schemas, rows_max=9, bytes_max=99
+    )
+    assert list(batcher.described()) == []
+    assert batcher.end().schemas == schemas
+    assert SCHEMAS_BYTES_MAX < 1 << 20
