@@ -29,7 +29,7 @@ class Etcd:
             self._binary, "--name=demo", f"--data-dir={self._folder / 'etcd'}",
             f"--listen-client-urls={ours}", f"--advertise-client-urls={ours}",
             f"--listen-peer-urls={theirs}", f"--initial-advertise-peer-urls={theirs}",
-            f"--initial-cluster=demo={theirs}", "--log-level=warn",
+            f"--initial-cluster=demo={theirs}", "--log-level=warn", "--auto-compaction-retention=1h",
         ]  # fmt: skip
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
