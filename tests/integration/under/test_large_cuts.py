@@ -99,12 +99,11 @@ def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
     assert progress(settings, "a").unaccounted == 0
 
 
-def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(
-    database: str, broker: FakeDelivery, feed: Feed
-) -> None:
+def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(database: str, real: RealBroker) -> None:
+    feed = Feed(real)
     settings = loaded(database, feed, 20, "quarantine")
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
-    with held_back(database, broker, settings):
+    with held_back(database, real, settings):
         changes = large()
         changes[150] = put(150, "bad", 666)
         feed.cut(*changes, batch_rows=5)
@@ -119,12 +118,13 @@ def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(
     assert progress(settings, "a").unaccounted == 0
 
 
-def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, real: RealBroker) -> None:
+    feed = Feed(real)
     settings = loaded(database, feed, 20)
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
-    with held_back(database, broker, settings):
+    with held_back(database, real, settings):
         feed.cut(put(1, "before", 1))
-        start = broker.next_offset
+        start = real.next_offset
         changes = large()
         changes[150] = put(150, "bad", 666)
         feed.cut(*changes, batch_rows=5)
@@ -140,11 +140,12 @@ def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, broker: FakeD
 
 
 def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
-    database: str, broker: FakeDelivery, feed: Feed
+    database: str, real: RealBroker
 ) -> None:
+    feed = Feed(real)
     settings = loaded(database, feed, 20)
     query(database, "CREATE UNIQUE INDEX only_here ON shop.items (md5(label))")
-    with held_back(database, broker, settings):
+    with held_back(database, real, settings):
         changes = large()
         changes[60], changes[180] = put(60, "old 180", 60), put(180, "old 60", 180)
         feed.cut(*changes, batch_rows=5)

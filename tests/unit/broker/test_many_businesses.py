@@ -184,6 +184,7 @@ def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
 
     assert told == [3]
     assert sys.getrefcount(one) == before
+    assert not logs._done
 
 
 @pytest.mark.parametrize(("count", "frame"), [(1, 1 << 20), (200, (32 << 20) // 200)])
