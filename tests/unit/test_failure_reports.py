@@ -21,7 +21,7 @@ def test_only_the_newest_files_of_failures_are_kept(tmp_path: Path, monkeypatch:
     other.touch()
     written = []
     for n in range(100):
-        monkeypatch.setattr(failure.time, "strftime", lambda _form, n=n: f"20260101-{n:06}")
+        monkeypatch.setattr("venus.cli.failure.time.strftime", lambda _form, n=n: f"20260101-{n:06}")
         written.append(failure.write_report(ValueError(f"no {n}"), INVOCATION))
 
     left = sorted(other.parent.glob("failure-*.log"))
@@ -34,7 +34,7 @@ def test_nothing_is_removed_from_a_folder_that_others_use(tmp_path: Path, monkey
     blocked = tmp_path / "file"
     blocked.touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
-    monkeypatch.setattr(failure.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("venus.cli.failure.tempfile.gettempdir", lambda: str(tmp_path))
     for n in range(30):
         (tmp_path / f"failure-2026{n:04}.log").touch()
 

@@ -47,8 +47,7 @@ def test_only_some_side_tables_are_loaded_at_once(
             resync(settings, "a", f"t{n}")
         feed.cut(*(put(1, "meanwhile", 1, table=n) for n in range(1, TABLES + 1)))
         caught_up(database, broker)
-        for n in range(1, TABLES + 1):
-            wait_for(lambda n=n: rows_at(database, feed.schemas[n]) == feed.model[n], f"table {n}")
+        wait_for(lambda: all(rows_at(database, feed.schemas[n]) == feed.model[n] for n in range(1, TABLES + 1)))
 
     assert len(most) >= TABLES
     assert max(most) <= 2

@@ -30,7 +30,7 @@ def _parking(parked: dict[bytes, int], suspects: dict[bytes, Suspect], kept: lis
     verdicts = Verdicts(suspects={items().table_id: suspects})
     counts = SimpleNamespace(of=lambda _table_id: SimpleNamespace(quarantined=0))
     parking = Parking(cast(Any, None), cast(Any, None), cast(Any, catalogue), verdicts, cast(Counts, counts))
-    parking._keep = lambda rows, *_: kept.append(rows)  # type: ignore[assignment,method-assign,misc]
+    parking._keep = lambda rows, *_: kept.append(rows)  # type: ignore[method-assign]
     return parking
 
 
