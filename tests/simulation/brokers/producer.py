@@ -66,6 +66,8 @@ class Producer:
         elif self._does is not Does.NOTHING and now - self._heard_at > SILENCE_S:
             self._again()
         elif self._does is Does.NOTHING and now >= self._later_at:
+            if now - self._heard_at > SILENCE_S:
+                self._stream.keep_alive()
             self._ship()
 
     def _again(self) -> None:

@@ -57,6 +57,11 @@ class Stream:
         if self.open:
             deliver()
 
+    def keep_alive(self) -> None:
+        """Notice at the client that the process at the other end is gone, though nothing is sent to it."""
+        if self.host.life != self.life:
+            self.breaks()
+
     def breaks(self) -> None:
         """Lose the connection: nothing more arrives, both ends notice it."""
         if self.open:
