@@ -106,6 +106,18 @@ def test_a_fill_started_again_before_it_was_done_is_a_sweep(app: Application, fi
     assert names(filled) == {i: f"v{i}" for i in range(100)}
 
 
+def test_a_table_of_which_only_changes_were_captured_is_swept(app: Application, filled: Follower) -> None:
+    table_id = filled.table_id("item")
+    do(app, "INSERT INTO item VALUES (500, 'noted', NULL)")
+    while filled.cut(fill=False) is not None:
+        pass
+    assert list(names(filled)) == [500]
+    filled.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
+    filled.source.restart_fill(table_id)
+    filled.drain(fill_rows=20)
+    assert names(filled) == {**{i: f"v{i}" for i in range(100)}, 500: "noted"}
+
+
 def test_an_empty_table_is_done_at_once(item: Follower) -> None:
     (fill,) = [t.fill for t in item.source.registered() if t.schema.name == "item"]
     assert fill.done

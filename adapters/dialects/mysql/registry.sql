@@ -33,11 +33,9 @@ UPDATE venus_captured_table SET schema_wire = {schema_wire}, fingerprint = {fing
 UPDATE venus_captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
 
 -- restart_fill --
--- A table that was filled, even partly, is swept: what is not met again is gone. The order of the assignments matters
--- here, MySQL reads what it has just assigned.
+-- If anything was ever shipped, of its log at least, the table is swept: what is not met again is gone.
 UPDATE venus_captured_table
-   SET sweep_from = CASE WHEN fill_done = 1 OR fill_rows > 0 OR sweep_from > 0
-                         THEN (SELECT next_sequence FROM venus_checkpoint WHERE id = 1) ELSE 0 END,
+   SET sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus_checkpoint WHERE id = 1),
        fill_cursor = NULL, fill_done = 0, fill_rows = 0
  WHERE table_id = {table_id}
 

@@ -49,8 +49,7 @@ UPDATE VENUS_CAPTURED_TABLE SET STATE = 'RESYNC', REASON = :reason
 -- restart_fill --
 -- What was shipped before has lower Sequences: a sweep finds the rows that are gone. Nothing shipped, nothing to sweep.
 UPDATE VENUS_CAPTURED_TABLE
-   SET SWEEP_FROM = CASE WHEN FILL_DONE = 1 OR FILL_ROWS > 0 OR SWEEP_FROM > 0
-                         THEN (SELECT NEXT_SEQUENCE FROM VENUS_CHECKPOINT WHERE ID = 1) ELSE 0 END,
+   SET SWEEP_FROM = (SELECT CASE WHEN NEXT_SEQUENCE > 1 THEN NEXT_SEQUENCE ELSE 0 END FROM VENUS_CHECKPOINT WHERE ID = 1),
        FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0
  WHERE TABLE_ID = :table_id
 

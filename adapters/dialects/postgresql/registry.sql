@@ -53,11 +53,10 @@ WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
 
 -- restart_fill --
--- A table that was filled, even partly, is swept: what is not met again is gone.
+-- If anything was ever shipped, of its log at least, the table is swept: what is not met again is gone.
 UPDATE venus.captured_table
    SET fill_cursor = NULL, fill_done = 0,
-       sweep_from = CASE WHEN fill_done = 1 OR fill_rows > 0 OR sweep_from > 0
-                         THEN (SELECT next_sequence FROM venus.checkpoint WHERE id = 1) ELSE 0 END,
+       sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus.checkpoint WHERE id = 1),
        fill_rows = 0,
        fill_estimate = (SELECT CASE WHEN reltuples >= 0 THEN reltuples ELSE pg_relation_size(oid) / 100 END::bigint
                           FROM pg_class
