@@ -139,7 +139,10 @@ def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
     monkeypatch.setattr(Session, "run", noting)
     with following(settings, "a"):
         back = [put(i, "back", i) for i in range(1, 21)]
+        broker.hold_from = broker.next_offset + 50  # what has come in one piece is merged in one
         feed.cut(*(gone(i) for i in range(1, 41)), *back, *(gone(i) for i in range(51, 91)), batch_rows=10)
+        wait_for(lambda: any("venus_d_" in text for text in ran))
+        broker.release()
         caught_up(database, broker)
     equal(database, feed)
     assert sum('DELETE FROM "shop"."items" t USING' in text for text in ran) == 2
