@@ -63,7 +63,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_limits_of_time_and_other_modes_are_for_others(name: str, sql: Sql, database: str) -> None:
-    if not sql("SELECT FROM pg_settings WHERE name = %s", name):
+    if not sql("SELECT name FROM pg_settings WHERE name = %s", name):
         pytest.skip(f"this server has no {name}")
     sql("CREATE TABLE t (k int PRIMARY KEY, v int)")
     sql("INSERT INTO t VALUES (1, 1)")
