@@ -145,9 +145,8 @@ class Connection:
         self._texts = self._raw.cursor()
         self.run(self._settings())
         refuse_shared_sessions(self._raw, f"source {self.place}", "[source] url")
-        with suppress(
-            NotPermitted
-        ):  # then VENUS's own heartbeat fires no trigger either; `check` says whose setting it is
+        # where it is not permitted VENUS's own heartbeat fires no trigger either; `check` says whose setting it is
+        with suppress(NotPermitted):
             self.run(statement("session", "own_triggers"))
 
     def _settings(self) -> str:
