@@ -1,4 +1,4 @@
-"""Installs and removes capture at a PostgreSQL source: own tables, log tables, functions, triggers, registration.
+"""Installs capture at a PostgreSQL source: own tables, log tables, functions, triggers, registration.
 
 Everything is one transaction. CREATE TRIGGER waits for writers that are open on its table, so what they write is in
 the table when the first fill reads it; later ones fire the trigger. To not hold up the application behind a long
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -22,15 +22,7 @@ from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.triggers import Function, Trigger
 from venus.adapters.dialects.postgresql.types import widest
-from venus.adapters.dialects.releasing import (
-    BY_SCRIPT,
-    RELEASED,
-    RELEASING,
-    TRIGGERS_GONE,
-    is_leaving,
-    places_of,
-    refuse_written,
-)
+from venus.adapters.dialects.releasing import is_leaving
 from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable, Refused
 from venus.migrations import run as migrations
@@ -78,7 +70,7 @@ HEARTBEAT = Table(
 )
 _HEARTBEAT = (HEARTBEAT.namespace, HEARTBEAT.name)
 #: The dialect's own tables for all logs together, and the statement that makes each.
-_SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table", "seen": "seen_table"}
+SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table", "seen": "seen_table"}
 #: A log that an older version has made as wide as the key was then; nothing was missed by it.
 WIDTH = "width of log table "
 _RETRY_AFTER_S = 1.0
@@ -170,7 +162,7 @@ def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -
         InstallStep(
             table="", what=f"table venus.{name}", sql=statement("triggers", block), exists=name in present.others
         )
-        for name, block in _SHARED.items()
+        for name, block in SHARED.items()
     ]
     for table in [*heartbeat, *sorted(tables, key=lambda t: (t.namespace, t.name))]:
         table_id = present.table_ids.get((table.namespace, table.name))
@@ -239,7 +231,7 @@ def _log_steps(where: str, table: Table, table_id: int, present: Present) -> lis
     name = names.log_table(table_id)
     what = f"log table {name}"
     create = triggers.log_table(table, table_id)
-    there = present.logs.get(_local(name))
+    there = present.logs.get(local_name(name))
     wanted = tuple((k.log_type, k.collation) for k in table.key)
     if there and there != wanted and tuple((widest(t), c) for t, c in there) == wanted:
         return [
@@ -257,14 +249,15 @@ def _log_steps(where: str, table: Table, table_id: int, present: Present) -> lis
     return steps
 
 
-def _local(name: str) -> str:
+def local_name(name: str) -> str:
+    """Return a name of VENUS's schema without that."""
     return name.removeprefix(f"{names.OWN_SCHEMA}.")
 
 
 def _function_steps(where: str, function: Function, present: Present) -> list[InstallStep]:
-    exists = present.functions.get(_local(function.name)) == function.body
+    exists = present.functions.get(local_name(function.name)) == function.body
     step = InstallStep(table=where, what=f"function {function.name}", sql=function.sql, exists=exists)
-    if _local(function.name) in present.functions:
+    if local_name(function.name) in present.functions:
         return [step]
     return [step, InstallStep(table=where, what=f"function {function.name}", sql=triggers.revoke(function.name))]
 
@@ -287,94 +280,6 @@ def _resync_sql(table_id: int) -> str:
     return f"UPDATE venus.captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id}; {mended}"
 
 
-def _function_removals(present: Present, places: Mapping[int, str]) -> list[InstallStep]:
-    """Return the steps that remove the functions of these tables, and the triggers with them.
-
-    The schema may have been there before, with functions that are not ours.
-    """
-    ours = {_local(f): places[i] for i in places for f in names.functions(i)}
-    return [
-        InstallStep(
-            table=ours[function],
-            what=f"function {names.OWN_SCHEMA}.{function} and its triggers",
-            sql=f"DROP FUNCTION {names.OWN_SCHEMA}.{function}() CASCADE",
-        )
-        for function in sorted(ours.keys() & present.functions.keys())
-    ]
-
-
-def _log_removals(present: Present, places: Mapping[int, str]) -> list[InstallStep]:
-    ours = {_local(names.log_table(i)): place for i, place in places.items()}
-    return [
-        InstallStep(
-            table=ours[log],
-            what=f"log table {names.OWN_SCHEMA}.{log}",
-            sql=f"DROP TABLE {names.OWN_SCHEMA}.{log}",
-        )
-        for log in sorted(ours.keys() & present.logs.keys())
-    ]
-
-
-def uninstall_plan(connection: Connection) -> list[InstallStep]:
-    """Return every statement in order. Functions take their triggers along: VENUS need not own the tables."""
-    with connection.reading():
-        present = Present.read(connection)
-        places = _places(present)
-        steps = _function_removals(present, places) + _log_removals(present, places)
-        steps += [
-            InstallStep(table="", what=f"table venus.{name}", sql=f"DROP TABLE venus.{name}")
-            for name in _SHARED
-            if name in present.others
-        ]
-        with connection.sqlalchemy() as lent:
-            own = migrations.sql(lent, "source", schema=names.OWN_SCHEMA, direction="downgrade")
-    return steps + [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in own]
-
-
-def _places(present: Present) -> dict[int, str]:
-    return {table_id: f"{namespace}.{name}" for (namespace, name), table_id in present.table_ids.items()}
-
-
-def release_plan(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Return every statement that takes these tables out of capture, in order."""
-    with connection.reading():
-        present = Present.read(connection)
-        return [
-            *_release_steps(connection, present, table_ids),
-            *_log_drops(present, dict.fromkeys(table_ids, BY_SCRIPT)),
-        ]
-
-
-def _release_steps(connection: Connection, present: Present, table_ids: Seq[int]) -> list[InstallStep]:
-    """Return the removal of the triggers, then what the registry says of it.
-
-    In this order, because the first waits for the cut that reads the table, and that cut may write the registry's row.
-    """
-    released = [t for t, _ in registry.registered(connection, released=True)]
-    places = places_of([*(t for t, _ in registry.registered(connection)), *released], table_ids)
-    steps = _function_removals(present, places)
-    for table_id, place in places.items():
-        if any(t.schema.table_id == table_id for t in released):
-            continue
-        if "captured_leaf" in present.others and table_id in present.leaves:
-            sql = statement("triggers", "leaves_left", table_id=str(table_id))
-            steps.append(InstallStep(table=place, what="partitions", sql=sql))
-        sql = registry.release_sql(table_id, RELEASING, TRIGGERS_GONE)
-        steps.append(InstallStep(table=place, what=f"state {RELEASING}", sql=sql))
-    return steps
-
-
-def _log_drops(present: Present, reasons: Mapping[int, str]) -> list[InstallStep]:
-    every = _places(present)
-    places = {table_id: every[table_id] for table_id in reasons}
-    return _log_removals(present, places) + [
-        InstallStep(
-            table=place, what=f"state {RELEASED}", sql=registry.release_sql(table_id, RELEASED, reasons[table_id])
-        )
-        for table_id, place in places.items()
-    ]
-
-
 # -- execution ---------------------------------------------------------------------------------------------------
 
 
@@ -384,61 +289,22 @@ def install(connection: Connection, include: Seq[str], exclude: Seq[str]) -> lis
 
     def attempt() -> list[InstallStep]:
         own = _own_steps(connection)
-        _run(connection, own)
+        run_steps(connection, own)
         steps = _table_steps(connection, include, exclude)
-        _run(connection, steps)
+        run_steps(connection, steps)
         return own + steps
 
-    return _patiently(connection, attempt)
+    return patiently(connection, attempt)
 
 
-def uninstall(connection: Connection) -> list[InstallStep]:
-    """Remove everything, in one transaction."""
-
-    def attempt() -> list[InstallStep]:
-        steps = uninstall_plan(connection)
-        _run(connection, steps)
-        return steps
-
-    return _patiently(connection, attempt)
-
-
-def release(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Take the triggers of these tables away, each table in a transaction of its own: a busy one holds up no other."""
-
-    def one(table_id: int) -> Callable[[], list[InstallStep]]:
-        def attempt() -> list[InstallStep]:
-            steps = _release_steps(connection, Present.read(connection), [table_id])
-            _run(connection, steps)
-            return steps
-
-        return attempt
-
-    return [step for table_id in table_ids for step in _patiently(connection, one(table_id))]
-
-
-def drop_logs(connection: Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Remove the logs of these tables, in one transaction: a log and what the registry says of it go together."""
-
-    def attempt() -> list[InstallStep]:
-        present = Present.read(connection)
-        places = _places(present)
-        written = (i for i in places if any(_local(f) in present.functions for f in names.functions(i)))
-        refuse_written({i: places[i] for i in reasons}, written)
-        steps = _log_drops(present, reasons)
-        _run(connection, steps)
-        return steps
-
-    return _patiently(connection, attempt)
-
-
-def _run(connection: Connection, steps: Seq[InstallStep]) -> None:
+def run_steps(connection: Connection, steps: Seq[InstallStep]) -> None:
+    """Run what is missing."""
     for step in steps:
         if not step.exists:
             connection.run(step.sql)
 
 
-def _patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
+def patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
     """Run it in a transaction; where a lock is not to be had, let the application pass and try again."""
     options = connection.options
     for left in range(options.install_attempts, 0, -1):

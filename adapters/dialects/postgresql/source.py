@@ -29,6 +29,7 @@ from venus.adapters.dialects.postgresql import (
     names,
     refresh,
     registry,
+    removing,
     seen,
     structure,
     waits,
@@ -150,22 +151,22 @@ class PostgresSource:
         return install.install(self._connection, include, exclude)
 
     def uninstall_plan(self) -> list[InstallStep]:
-        return install.uninstall_plan(self._connection)
+        return removing.uninstall_plan(self._connection)
 
     def uninstall(self) -> list[InstallStep]:
         self._loaded = False
-        return install.uninstall(self._connection)
+        return removing.uninstall(self._connection)
 
     def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
-        return install.release_plan(self._connection, table_ids)
+        return removing.release_plan(self._connection, table_ids)
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
         self._loaded = False
-        return install.release(self._connection, table_ids)
+        return removing.release(self._connection, table_ids)
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
         self._loaded = False
-        return install.drop_logs(self._connection, reasons)
+        return removing.drop_logs(self._connection, reasons)
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
         return plain_script(steps, removal=removal)
