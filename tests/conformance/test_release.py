@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import RegisteredTable, Source
+from venus.adapters.dialects.sqlite.installation import Installation
 from venus.errors import Refused
 
 
@@ -320,15 +321,15 @@ def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
     }
     with pytest.MonkeyPatch.context() as patch:
         if place.dialect == "sqlite":
-            whole = type(operator)._execute  # type: ignore[attr-defined]
+            whole = Installation._execute
 
-            def piece(source: Any, steps: Any) -> None:
+            def piece(installation: Any, steps: Any) -> None:
                 ran.extend(s.sql for s in steps[: after - len(ran)])
-                whole(source, steps[:after])
+                whole(installation, steps[:after])
                 if len(steps) > after:
                     raise KeyboardInterrupt
 
-            patch.setattr(type(operator), "_execute", piece)
+            patch.setattr(Installation, "_execute", piece)
         else:
             module, _, name = names[place.dialect].rpartition(".")
             owner = _resolved(module)

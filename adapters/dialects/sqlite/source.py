@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-
-import sqlalchemy
-from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.contract import (
     Capabilities,
@@ -51,13 +47,7 @@ from venus.adapters.dialects.sqlite.dictionary import (
     spellings,
     table_names,
 )
-from venus.adapters.dialects.sqlite.install import (
-    install_plan,
-    log_drops,
-    release_plan,
-    release_steps,
-    uninstall_plan,
-)
+from venus.adapters.dialects.sqlite.installation import Installation
 from venus.adapters.dialects.sqlite.purging import Purger
 from venus.adapters.dialects.sqlite.reading import Access, access_to
 from venus.adapters.dialects.sqlite.refresh import Comparison, compare, objects
@@ -65,8 +55,7 @@ from venus.adapters.dialects.sqlite.registry import Captured
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.triggers import log_table
 from venus.config import Settings
-from venus.errors import Fenced, Refused, SourceError
-from venus.migrations import run
+from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
 
@@ -89,6 +78,7 @@ class SqliteSource:
         except BaseException:
             self._reader.close()
             raise
+        self._installation = Installation(file, self._writer)
         self._purger = Purger()
         self._accesses: dict[int, Access] = {}
         #: The dictionary's number for which `_accesses` are right.
@@ -148,73 +138,39 @@ class SqliteSource:
 
     def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation."""
-        self._refuse_blocked(include, exclude)
-        own_tables = self._own_tables("upgrade")
-        with read_transaction(self._writer, self._file):
-            return install_plan(self._writer, own_tables, include, exclude)
+        return self._installation.install_plan(include, exclude)
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Install what is missing, in one transaction."""
-        self._refuse_blocked(include, exclude)
-        return self._altering(lambda: install_plan(self._writer, self._own_tables("upgrade"), include, exclude))
-
-    def _altering(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-        """Plan and run in one transaction, without capture's taking our statements for somebody's ALTER TABLE."""
-        with write_transaction(self._writer, self._file):
-            is_noted = registry.installed(self._writer) and seen.noted(self._writer) == seen.now(self._writer)
-            steps = plan()
-            self._execute(steps)
-            if is_noted:  # what came since are our own statements
-                seen.note(self._writer, seen.now(self._writer))
-        return steps
-
-    def _refuse_blocked(self, include: Seq[str], exclude: Seq[str]) -> None:
-        for finding in self.check(include, exclude):
-            if finding.blocks:
-                raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
+        self._schema_version = None
+        return self._installation.install(include, exclude)
 
     def uninstall_plan(self) -> list[InstallStep]:
         """Return every statement of the removal."""
-        own_tables = self._own_tables("downgrade")
-        with read_transaction(self._writer, self._file):
-            return uninstall_plan(self._writer, own_tables)
+        return self._installation.uninstall_plan()
 
     def uninstall(self) -> list[InstallStep]:
         """Leave the file's dictionary as it was before, in one transaction."""
-        with write_transaction(self._writer, self._file):
-            steps = uninstall_plan(self._writer, self._own_tables("downgrade"))
-            self._execute(steps)
-        return steps
+        self._schema_version = None
+        return self._installation.uninstall()
 
     def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
         """Return every statement that takes these tables out of capture."""
-        with read_transaction(self._writer, self._file):
-            return release_plan(self._writer, table_ids)
+        return self._installation.release_plan(table_ids)
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
         """Take the triggers of these tables away."""
-        return self._altering(lambda: release_steps(self._writer, table_ids))
+        self._schema_version = None
+        return self._installation.release(table_ids)
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
         """Remove the logs of these tables."""
-        return self._altering(lambda: log_drops(self._writer, reasons))
+        self._schema_version = None
+        return self._installation.drop_logs(reasons)
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
         """Return what is not there yet as text."""
         return plain_script(steps, removal=removal)
-
-    def _own_tables(self, direction: run.Direction) -> list[str]:
-        connection = connect(self._file)
-        engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-        # SQLAlchemy's first look at a connection ends its transaction; ours is begun behind it
-        with closing(connection), engine.connect() as borrowed, read_transaction(connection, self._file):
-            return run.sql(borrowed, "source", schema=None, direction=direction)
-
-    def _execute(self, steps: list[InstallStep]) -> None:
-        for step in steps:
-            if not step.exists:
-                self._writer.execute(step.sql).close()
-        self._schema_version = None
 
     # -- the registry and the checkpoint row ---------------------------------------------------------------
 
