@@ -157,7 +157,7 @@ class Cutter:
             first_batch=session.next_batch,
             first_sequence=session.next_sequence,
             captured_at_us=cut.captured_at_us,
-            schemas=session.schemas.untold,
+            schemas=session.schemas.unsent,
             rows_max=limits.batch_rows_max,
             bytes_max=limits.batch_bytes_max,
         )
@@ -199,7 +199,7 @@ class Cutter:
     def _committed(self, cut: Cut, shipment: Shipment, chunks: Sequence[Chunk], steps: dict[str, int]) -> None:
         records, session = shipment.records, self._session
         self._rereads = 0
-        session.schemas.told(session.schemas.untold)
+        session.schemas.sent(session.schemas.unsent)
         for chunk in chunks:
             session.fills.advance(chunk.after)
         if chunks:

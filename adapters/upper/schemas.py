@@ -14,11 +14,11 @@ from venus.model import TableSchema
 
 
 class Schemas:
-    """Table versions, told and untold."""
+    """Table versions, sent and unsent."""
 
     def __init__(self) -> None:
         self._known: set[tuple[int, int]] = set()
-        self._untold: dict[tuple[int, int], TableSchema] = {}
+        self._unsent: dict[tuple[int, int], TableSchema] = {}
         self._newest: dict[int, TableSchema] = {}
 
     def offer(self, schemas: Iterable[TableSchema]) -> None:
@@ -28,7 +28,7 @@ class Schemas:
             if version in self._known:
                 continue
             self._known.add(version)
-            self._untold[version] = schema
+            self._unsent[version] = schema
             newest = self._newest.get(schema.table_id)
             if newest is None or newest.version < schema.version:
                 self._newest[schema.table_id] = schema
@@ -43,11 +43,11 @@ class Schemas:
         return self._newest[table_id]
 
     @property
-    def untold(self) -> tuple[TableSchema, ...]:
+    def unsent(self) -> tuple[TableSchema, ...]:
         """What the next batch must carry."""
-        return tuple(self._untold.values())
+        return tuple(self._unsent.values())
 
-    def told(self, schemas: Iterable[TableSchema]) -> None:
+    def sent(self, schemas: Iterable[TableSchema]) -> None:
         """Note that these are committed at the source, in a batch that the broker has on disk."""
         for schema in schemas:
-            self._untold.pop((schema.table_id, schema.version), None)
+            self._unsent.pop((schema.table_id, schema.version), None)
