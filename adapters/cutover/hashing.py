@@ -8,7 +8,6 @@ one value in two ways (12.5 and 12.50), both are compared as the target spells t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import xxhash
@@ -42,13 +41,12 @@ class TableHash:
         return f"{self.total:032x}"
 
 
-def laid_out(section: TableChanges, versions: Iterable[TableSchema], newest: TableSchema) -> tuple[Packed, Packed]:
-    """Return the rows of a section as messages of the newest version.
+def laid_out(section: TableChanges, version: TableSchema, newest: TableSchema) -> tuple[Packed, Packed]:
+    """Return the rows of a section in this version as messages of the newest one.
 
     Rows that were written before a column was added lack it; of rows that still have a dropped one, it is left out.
     """
-    schema = next(s for s in versions if s.version == section.schema_version)
-    have, wanted = Layout.of(schema), Layout.of(newest)
+    have, wanted = Layout.of(version), Layout.of(newest)
     if have.numbers == wanted.numbers and have.key_count == wanted.key_count:
         return section.record_ids, section.rows
     values = dict(zip(have.numbers, to_columns(section.record_ids, section.rows, have), strict=True))

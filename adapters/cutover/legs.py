@@ -30,7 +30,7 @@ Progress = Callable[[str, int], None]
 
 
 class NotAtRest(Unavailable):
-    """Changes still wait at the source."""
+    """The source goes on: changes wait there, or its tables change."""
 
 
 @dataclass(slots=True)
@@ -51,16 +51,23 @@ class Table:
         return self.schema.qualified
 
     def version(self, number: int) -> TableSchema:
-        """Return one of its versions."""
-        return next(s for s in self.versions if s.version == number)
+        """Return one of its versions. Raises NotAtRest for one that has come since the comparison began."""
+        for known in self.versions:
+            if known.version == number:
+                return known
+        raise NotAtRest(
+            f"{self.name} has become version {number} while it was compared",
+            hint="let changes of tables at the source end, and try again",
+        )
 
 
 def _hashed(sections: Iterator[TableChanges], table: Table, progress: Progress, speller: Speller | None) -> TableHash:
     found = TableHash()
     for section in sections:
         if section.count:
-            shown = speller.spelled(section, table.version(section.schema_version)) if speller else section
-            found.add(*laid_out(shown, table.versions, table.schema))
+            version = table.version(section.schema_version)
+            shown = speller.spelled(section, version) if speller else section
+            found.add(*laid_out(shown, version, table.schema))
             progress(table.name, found.rows)
     return found
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from venus.adapters.cutover.certificate import Compared
 from venus.adapters.cutover.hashing import TableHash, laid_out
+from venus.adapters.cutover.legs import NotAtRest, Table, source_hash
 from venus.adapters.cutover.readiness import Readiness, SourceTable, absent, blocks, concerning, moved, pending
+from venus.adapters.dialects.contract import Cut, FillState
+from venus.adapters.targets.cutting import TableThere
 from venus.adapters.targets.postgresql.cutover.counters import next_number
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.changes import TableChanges
@@ -161,9 +164,29 @@ def test_rows_of_older_versions_are_laid_out_like_the_newest() -> None:
         table_id=1, schema_version=1, record_ids=ids, rows=rows, is_deleted=np.zeros(2, dtype=np.bool_)
     )
 
-    found = to_columns(*laid_out(section, (old, new), new), Layout.of(new))
+    found = to_columns(*laid_out(section, old, new), Layout.of(new))
 
     assert [list(c) for c in found] == [["a", "b"], ["1", "2"], [None, None]]
+
+
+def test_a_version_that_has_come_since_is_told_and_not_stumbled_over() -> None:
+    columns = (Column(name="id", number=1, type=TEXT), Column(name="kept", number=2, type=TEXT))
+    known = TableSchema(table_id=1, version=1, namespace="s", name="t", columns=columns, key=("id",))
+    ids, rows = from_columns([["a"], ["1"]], Layout.of(known))
+    later = TableChanges(
+        table_id=1, schema_version=2, record_ids=ids, rows=rows, is_deleted=np.zeros(1, dtype=np.bool_)
+    )
+
+    class Moved:
+        """A source's snapshot whose table has got another version."""
+
+        def fill_chunk(self, fill: FillState, **_: int) -> tuple[list[TableChanges], FillState]:
+            return [later], replace(fill, done=True)
+
+    table = Table(TableThere(schema=known, name="t"), (known,))
+    with pytest.raises(NotAtRest, match=r"s\.t has become version 2 while it was compared") as told:
+        source_hash(cast("Cut", Moved()), table, lambda _name, _rows: None, None)
+    assert told.value.hint == "let changes of tables at the source end, and try again"
 
 
 @pytest.mark.parametrize(
