@@ -30,6 +30,8 @@ class Rows:
     rows: Packed
     is_deleted: Mask
     offsets: Positions
+    #: Which of them the source says are new rows, not there before: a hint. None = it says so of none.
+    is_new: Mask | None = None
 
     def __len__(self) -> int:
         return len(self.is_deleted)
@@ -38,6 +40,11 @@ class Rows:
     def nbytes(self) -> int:
         """What it takes in memory, about."""
         return len(self.record_ids.data) + len(self.rows.data) + 17 * len(self)
+
+    @property
+    def only_new(self) -> bool:
+        """Whether all are new rows."""
+        return self.is_new is not None and bool(self.is_new.all())
 
     def where(self, mask: Mask) -> Rows:
         """Return the changes that `mask` selects, in order."""
@@ -48,17 +55,20 @@ class Rows:
             rows=select(self.rows, mask),
             is_deleted=self.is_deleted[mask],
             offsets=self.offsets[mask],
+            is_new=None if self.is_new is None else self.is_new[mask],
         )
 
 
 def rows_of(section: TableChanges, first_offset: int) -> Rows:
     """Take a section; `first_offset` is the offset of its first change."""
     count = section.count
+    is_deleted = np.asarray(section.is_deleted, dtype=np.bool_)
     return Rows(
         record_ids=section.record_ids,
         rows=section.rows,
-        is_deleted=np.asarray(section.is_deleted, dtype=np.bool_),
+        is_deleted=is_deleted,
         offsets=np.arange(first_offset, first_offset + count, dtype=np.int64),
+        is_new=~is_deleted if section.inserts_only else None,
     )
 
 
@@ -71,7 +81,14 @@ def joined(parts: Sequence[Rows]) -> Rows:
         rows=_joined_packed([p.rows for p in parts]),
         is_deleted=np.concatenate([p.is_deleted for p in parts]),
         offsets=np.concatenate([p.offsets for p in parts]),
+        is_new=_joined_news(parts),
     )
+
+
+def _joined_news(parts: Sequence[Rows]) -> Mask | None:
+    if all(p.is_new is None for p in parts):
+        return None
+    return np.concatenate([np.zeros(len(p), dtype=np.bool_) if p.is_new is None else p.is_new for p in parts])
 
 
 def net(rows: Rows) -> Rows:

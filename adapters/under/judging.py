@@ -21,4 +21,5 @@ def judged(rows: Rows, predicate: Predicate | None, version: TableSchema) -> Row
     if found is None:
         return rows
     kept, is_deleted = found
-    return Rows(record_ids=rows.record_ids, rows=kept, is_deleted=is_deleted, offsets=rows.offsets)
+    is_new = None if rows.is_new is None else rows.is_new & ~is_deleted
+    return Rows(record_ids=rows.record_ids, rows=kept, is_deleted=is_deleted, offsets=rows.offsets, is_new=is_new)

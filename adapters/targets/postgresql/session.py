@@ -11,7 +11,7 @@ import io
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg2
@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from venus.adapters.dialects.postgresql.connection import READ_ONLY, WRITABLE, connected, server_hint
 from venus.adapters.dialects.postgresql.pooler import refuse_shared_sessions
 from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.targets.postgresql.behind import Behind
 from venus.errors import DatabaseUnavailable, LoginRefused, TargetError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Superseded(TargetError):
 
 
 class Session:
-    """A connection in autocommit mode, used by one thread."""
+    """A connection in autocommit mode, used by one thread, and by what that one has done `behind` it."""
 
     def __init__(self, url: str | SecretStr, *, application: str) -> None:
         text = url if isinstance(url, str) else url.get_secret_value()
@@ -89,6 +90,7 @@ class Session:
             kind = LoginRefused if _REJECTED.search(text) else DatabaseUnavailable
             raise kind(text, hint="check url in [targets.NAME]") from error
         self._cursor = self._connection.cursor()
+        self._behind = Behind("venus-target")
         #: Since when a statement runs, for whoever looks from another thread.
         self.busy_since: float | None = None
         #: The names of what is prepared here.
@@ -101,8 +103,20 @@ class Session:
         """Have COMMIT return when it is on disk, as at first: the broker may forget what is acknowledged behind it."""
         self.run(f"RESET synchronous_commit; {statement('session', 'durable')}")
 
+    def behind(self, work: Callable[[], None]) -> None:
+        """Have another thread do work with this session; whatever is asked of the session next waits for its end.
+
+        What the work raises is raised there.
+        """
+        self._behind.start(work)
+
+    def settle(self) -> None:
+        """Wait for what goes on behind; raises what that raised."""
+        self._behind.settle()
+
     def close(self) -> None:
         """Close it; whatever is not committed is gone."""
+        self._behind.close()
         self._connection.close()
 
     @property
@@ -112,6 +126,7 @@ class Session:
 
     def run(self, text: str, params: Params = None) -> int:
         """Execute one or more statements in one round trip; return the last one's row count."""
+        self._behind.settle()
         self.busy_since = time.monotonic()
         try:
             self._cursor.execute(text, params)
@@ -137,6 +152,7 @@ class Session:
 
     def copy_from(self, text: str, lines: Readable) -> int:
         """COPY text lines in as they are made; what `lines` raises comes out as a DatabaseUnavailable."""
+        self._behind.settle()
         self.busy_since = time.monotonic()
         try:
             self._cursor.copy_expert(text, cast("Any", lines), size=1 << 18)
@@ -148,6 +164,7 @@ class Session:
 
     def copy_out(self, text: str) -> bytes:
         """COPY out into memory; small results only."""
+        self._behind.settle()
         buffer = io.BytesIO()
         try:
             self._cursor.copy_expert(text, buffer)
@@ -157,6 +174,7 @@ class Session:
 
     def copy_to(self, text: str, into: Writable) -> int:
         """COPY out, piece by piece as it arrives."""
+        self._behind.settle()
         try:
             self._cursor.copy_expert(text, into)
         except psycopg2.Error as error:
@@ -165,6 +183,7 @@ class Session:
 
     def literal(self, text: str, params: Params) -> str:
         """Return `text` with `params` in place as SQL literals."""
+        self._behind.settle()
         try:
             return self._cursor.mogrify(text, params).decode()
         except ValueError as error:
@@ -172,6 +191,7 @@ class Session:
 
     def rollback(self) -> None:
         """Abandon the open transaction, if there is one and a server to tell."""
+        self._behind.drop()
         if self.closed or self._connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_IDLE:
             return
         try:

@@ -67,20 +67,18 @@ class Writer:
         if pending is None:
             pending = self._pending[table_id] = Pending(table_id=table_id, sql=sql, layout=layout)
         pending.parts.append(rows)
-        pending.inserts_only &= section.inserts_only and not rows.is_deleted.any()
         pending.last_offset = offset + section.count - 1
         pending.waiting_bytes += rows.nbytes
         self._waiting += len(rows)
         self._waiting_bytes += rows.nbytes
 
     def make_room(self) -> None:
-        """Move changes to the server while more of them wait here than are allowed. Raises MergeWhole."""
+        """Move changes to the server, behind, while more of them wait here than are allowed."""
         while self._waiting > self._rows_max or self._waiting_bytes > GROUP_BYTES_MAX:
             by_bytes = self._waiting_bytes > GROUP_BYTES_MAX
             fullest = max(self._pending.values(), key=lambda p: p.waiting_bytes if by_bytes else p.waiting)
             self._leave(fullest)
-            with halting(self._session, fullest.table_id):
-                self._merging.make_room(fullest)
+            self._merging.make_room(fullest)
 
     def flush(self) -> None:
         """Write everything that has come."""

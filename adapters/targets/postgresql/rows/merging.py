@@ -4,7 +4,7 @@ Few rows go as keyed statements. New rows go straight in by COPY. Everything els
 DELETE USING first, then INSERT .. ON CONFLICT by the key. Keys or unique values that change places within a cut make
 the upsert fail; then every changed row is deleted and inserted again. What still fails is a refused row. A cut that is
 streamed is merged piece by piece where only the key decides which rows collide; if that fails, it is read again and
-merged whole.
+merged whole. While the server takes one piece, the text of the next one is made.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import numpy as np
 
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.rows.forms import Form, Staged, formed
+from venus.adapters.targets.postgresql.rows.forms import staged as staged_form
 from venus.adapters.targets.postgresql.rows.keyed import keyed_text
 from venus.adapters.targets.postgresql.rows.refused import Search
-from venus.adapters.targets.postgresql.rows.verdicts import SUSPECTS_MAX, RowsRefused, Suspect
+from venus.adapters.targets.postgresql.rows.verdicts import SUSPECTS_MAX, RowsRefused, Suspect, halting
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
 from venus.adapters.under.fold import Rows, joined, net
-from venus.codec.copytext import from_copy, keys_to_copy, to_copy
+from venus.codec.copytext import from_copy, to_copy
 from venus.codec.layout import Layout
 from venus.errors import TargetError
 
@@ -49,9 +51,15 @@ class Pending:
     sql: RowSql
     layout: Layout
     parts: list[Rows] = field(default_factory=list)
-    inserts_only: bool = True
-    live_staged: bool = False
-    gone_staged: bool = False
+    #: Whether all that has come are new rows.
+    only_new: bool = True
+    #: Whether keys to be deleted came that no piece has taken along: a new row must not come before them.
+    gone_wait: bool = False
+    #: The target has refused new rows that were not staged: they are not tried again.
+    new_refused: bool = False
+    #: How many rows, and keys to be deleted, the staging tables have.
+    live_staged: int = 0
+    gone_staged: int = 0
     last_offset: int = 0
     #: How many changes have left for the target.
     taken: int = 0
@@ -60,7 +68,7 @@ class Pending:
 
     @property
     def staged(self) -> bool:
-        return self.live_staged or self.gone_staged
+        return bool(self.live_staged or self.gone_staged)
 
     @property
     def waiting(self) -> int:
@@ -70,7 +78,10 @@ class Pending:
         """Give out what waits in memory; of several changes of a key only the last, unless all are new rows."""
         rows, self.parts = joined(self.parts), []
         self.taken += len(rows)
-        return rows if self.inserts_only else net(rows)
+        rows = rows if rows.only_new else net(rows)
+        self.only_new &= rows.only_new
+        self.gone_wait |= bool(rows.is_deleted.any())
+        return rows
 
 
 class Merging:
@@ -99,33 +110,52 @@ class Merging:
     def make_room(self, pending: Pending) -> None:
         """Move what waits in memory to the server, into the table if the order of keys cannot matter; the cut goes on.
 
-        Raises MergeWhole if it did matter.
+        The server's work goes on behind. What it comes to is raised by whatever asks the session for something next:
+        MergeWhole if the order did matter, RowsRefused.
         """
         rows = pending.take()
-        if pending.inserts_only and not pending.staged:
-            if self._copied(pending, rows):
+        form = formed(rows, pending.layout, directly=self._directly(pending))
+        if form.staged.live and self._in_pieces(pending.table_id):
+            pending.gone_wait = False  # this piece takes them along
+        self._session.behind(lambda: self._bring(pending, form))
+
+    def _directly(self, pending: Pending) -> bool:
+        """Whether new rows may go in without staging: nothing else has come, or nothing that came can collide."""
+        if pending.new_refused or self._catalogue.records(pending.table_id):
+            return False
+        return pending.only_new or (self._may_divide(pending.table_id) and not pending.gone_wait)
+
+    def _bring(self, pending: Pending, form: Form) -> None:
+        """Bring a piece in, in the thread behind."""
+        with halting(self._session, pending.table_id):
+            staged = form.staged
+            if form.new is not None and not self._copied(pending, form.new_lines):
+                pending.new_refused = True
+                staged = staged_form(net(joined([staged.rows, form.new])), pending.layout)
+            if not len(staged):
                 return
-            pending.inserts_only = False
-        self._stage(pending, rows)
-        # Keys that are only to be deleted wait in their staging table: each DELETE may be a pass over the whole table.
-        if pending.live_staged and self._in_pieces(pending.table_id):
-            self._merged.add(pending.table_id)
-            self._unstage(pending)
-            pending.live_staged = pending.gone_staged = False
+            self._stage(pending, staged)
+            # Keys that are only to be deleted wait in their staging table: each DELETE may be a pass over the table.
+            if pending.live_staged and self._in_pieces(pending.table_id):
+                self._merged.add(pending.table_id)
+                self._unstage(pending)
+                pending.live_staged = pending.gone_staged = 0
+
+    def _may_divide(self, table_id: int) -> bool:
+        return self._whole is not None and table_id not in self._whole
 
     def _in_pieces(self, table_id: int) -> bool:
         """Whether pieces of a cut may be merged one by one: nothing but the key decides which rows collide."""
-        if self._whole is None or table_id in self._whole:
-            return False
-        return not any(i.unique for i in self._catalogue.newest(table_id).indexes)
+        return self._may_divide(table_id) and not any(i.unique for i in self._catalogue.newest(table_id).indexes)
 
     def flush(self, pending: Pending) -> None:
         """Bring everything into the table."""
+        self._session.settle()
         if pending.parts:
             rows = pending.take()
             if not pending.staged and self._direct(pending, rows):
                 return
-            self._stage(pending, rows)
+            self._stage(pending, staged_form(net(rows), pending.layout))
         if pending.staged:
             self._unstage(pending)
 
@@ -133,9 +163,13 @@ class Merging:
 
     def _direct(self, pending: Pending, rows: Rows) -> bool:
         """Try the ways that need no staging; False = they do not suit, or the target refused."""
-        if len(rows) <= self._keyed_max and not self._catalogue.records(pending.table_id):
+        if self._catalogue.records(pending.table_id):
+            return False
+        if len(rows) <= self._keyed_max:
             return self._keyed(pending, net(rows))
-        return pending.inserts_only and self._copied(pending, rows)
+        if not self._directly(pending) or not rows.only_new:
+            return False
+        return self._copied(pending, to_copy(rows.record_ids, rows.rows, pending.layout))
 
     def _keyed(self, pending: Pending, rows: Rows) -> bool:
         try:
@@ -149,13 +183,11 @@ class Merging:
             return False
         return True
 
-    def _copied(self, pending: Pending, rows: Rows) -> bool:
+    def _copied(self, pending: Pending, lines: bytes) -> bool:
         """COPY new rows straight into the table; False = one of them is not new after all, or is refused."""
-        if self._catalogue.records(pending.table_id):
-            return False
         self._session.run("SAVEPOINT venus")
         try:
-            self._session.copy_in(pending.sql.text("copy_in"), to_copy(rows.record_ids, rows.rows, pending.layout))
+            self._session.copy_in(pending.sql.text("copy_in"), lines)
         except Refusal:
             self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
             return False
@@ -164,35 +196,33 @@ class Merging:
 
     # -- through staging tables ------------------------------------------------------------------------------------
 
-    def _stage(self, pending: Pending, rows: Rows) -> None:
-        sql, layout = pending.sql, pending.layout
-        rows = net(rows)
+    def _stage(self, pending: Pending, form: Staged) -> None:
+        sql = pending.sql
         if not pending.staged:
             used = f"; TRUNCATE {sql.stage}, {sql.key_stage}" if sql.stage in self._used else ""
             self._session.run(sql.create_stages + used)
             self._used.add(sql.stage)
-        live, gone = rows.where(~rows.is_deleted), rows.where(rows.is_deleted)
         try:
-            if len(live):
-                copy = sql.text("copy_in", table=sql.stage)
-                self._session.copy_in(copy, to_copy(live.record_ids, live.rows, layout))
-                pending.live_staged = True
-            if len(gone):
+            if form.live:
+                self._session.copy_in(sql.text("copy_in", table=sql.stage), form.live_lines)
+                pending.live_staged += form.live
+            if form.gone:
                 copy = sql.text("copy_in", table=sql.key_stage, columns=sql.key)
-                self._session.copy_in(copy, keys_to_copy(gone.record_ids, layout))
-                pending.gone_staged = True
+                self._session.copy_in(copy, form.gone_lines)
+                pending.gone_staged += form.gone
         except Refusal as refusal:
             # A value that its type cannot hold. The transaction is lost; look for the row in one of its own.
             self._session.rollback()
             self._session.run("BEGIN")
-            raise self._refused(pending, refusal, self._search(pending).values(rows)) from refusal
+            raise self._refused(pending, refusal, self._search(pending).values(form.rows)) from refusal
 
     def _unstage(self, pending: Pending) -> None:
         """Try the upsert; then without repeated keys; then as a rotation. What is left is a refusal."""
         sql = pending.sql
-        deletes = [sql.text("delete_staged", stage=sql.key_stage)] if pending.gone_staged else []
+        gone, live = str(pending.gone_staged), str(pending.live_staged)
+        deletes = [sql.text("delete_staged", stage=sql.key_stage, staged=gone)] if pending.gone_staged else []
         upsert = [*deletes, sql.text("upsert_staged")] if pending.live_staged else deletes
-        rotation = [*deletes, sql.text("delete_staged"), sql.text("insert_staged")]
+        rotation = [*deletes, sql.text("delete_staged", staged=live), sql.text("insert_staged")]
         repeated = sql.text("drop_repeated")
         # (statements, the SQLSTATEs after which they are worth trying)
         attempts: list[tuple[list[str], frozenset[str]]] = [
@@ -209,7 +239,7 @@ class Merging:
         assert refusal is not None
         if pending.table_id in self._merged:
             raise MergeWhole(pending.table_id)
-        room = [*deletes, sql.text("delete_staged")]
+        room = [*deletes, sql.text("delete_staged", staged=live)]
         suspects = self._search(pending).rows(self._staged_rows(pending), room)
         raise self._refused(pending, refusal, suspects) from refusal
 
