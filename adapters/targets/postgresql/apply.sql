@@ -17,11 +17,13 @@ SELECT pg_relation_size('{stage}'::regclass) / current_setting('block_size')::in
 -- delete_staged --
 -- Each staged key through the table's index, in whatever order the planner likes. But it likes to read the stage once for
 -- each row of a table that it takes for small, and one that was analysed while its first rows were on their way has no
--- rows for it, which takes hours. So what looks small is joined by a hash: right if it is, and linear if it is not.
+-- rows for it, which takes hours. So what looks small is joined by a hash: right if it is, and linear if it is not. So
+-- is a table that has no more than a few rows for each staged key: one pass costs less than so many descents.
 WITH parts (oid) AS (SELECT {table_name}::regclass UNION SELECT relid FROM pg_partition_tree({table_name}::regclass)),
      size (small) AS (
        SELECT sum(pg_relation_size(c.oid) / current_setting('block_size')::int
-                  * CASE WHEN c.reltuples >= 0 AND c.relpages > 0 THEN c.reltuples / c.relpages ELSE 10 END) < 10000
+                  * CASE WHEN c.reltuples >= 0 AND c.relpages > 0 THEN c.reltuples / c.relpages ELSE 10 END)
+              < greatest(10000, {rows_a_descent} * {staged})
          FROM parts JOIN pg_class c USING (oid))
 SELECT set_config('enable_hashjoin', CASE WHEN small THEN 'on' ELSE 'off' END, true),
        set_config('enable_nestloop', CASE WHEN small THEN 'off' ELSE 'on' END, true) FROM size;

@@ -7,6 +7,9 @@ from zlib import crc32
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, literal
 from venus.adapters.targets.postgresql.statements import statement
 
+#: One pass over a table costs, a row of it, this part of finding a row by its key.
+_ROWS_A_DESCENT = 8
+
 
 class RowSql:
     """Statements for one table version."""
@@ -39,6 +42,7 @@ class RowSql:
             "match": self.match("t", "s"),
             "match_ab": self.match("a", "b"),
             "same": self.same,
+            "rows_a_descent": str(_ROWS_A_DESCENT),
         }
 
     def match(self, left: str, right: str) -> str:

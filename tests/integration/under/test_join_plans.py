@@ -51,7 +51,7 @@ def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_cam
     session, sql = table
     staged(session, sql, sql.key_stage, sql.key)
 
-    session.run(sql.text("delete_staged", stage=sql.key_stage))
+    session.run(sql.text("delete_staged", stage=sql.key_stage, staged="0"))
 
     assert session.row("SELECT count(*) FROM shop.items") == (0,)
     assert usual(session)
@@ -74,12 +74,28 @@ def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[Session, RowSql]
     session.rollback()
     session.run("ANALYZE shop.items; BEGIN")
     session.run(f"{sql.create_stages}; INSERT INTO {sql.key_stage} SELECT id FROM shop.items WHERE id <= 200")
-    choice, deletion, _ = sql.text("delete_staged", stage=sql.key_stage).split(";\n")
+    choice, deletion, _ = sql.text("delete_staged", stage=sql.key_stage, staged="0").split(";\n")
 
     plan = " ".join(line for (line,) in session.rows(f"{choice}; EXPLAIN {deletion}"))
 
     assert "Index Scan using items_pkey" in plan, plan
     assert "Hash" not in plan
+
+
+def test_many_keys_of_a_large_table_are_joined_in_one_pass(table: tuple[Session, RowSql]) -> None:
+    session, sql = table
+    session.rollback()
+    session.run("ANALYZE shop.items; BEGIN")
+    session.run(f"{sql.create_stages}; INSERT INTO {sql.key_stage} SELECT id FROM shop.items WHERE id % 3 = 0")
+    text = sql.text("delete_staged", stage=sql.key_stage, staged=str(ROWS // 3))
+    choice, deletion, _ = text.split(";\n")
+
+    plan = " ".join(line for (line,) in session.rows(f"{choice}; EXPLAIN {deletion}"))
+
+    assert "Hash Join" in plan, plan
+    session.run(text)
+    assert session.row("SELECT count(*), min(id % 3) FROM shop.items") == (ROWS - ROWS // 3, 1)
+    assert usual(session)
 
 
 def test_a_large_cut_of_deletions_is_applied_to_such_a_table(database: str, broker: FakeDelivery, feed: Feed) -> None:

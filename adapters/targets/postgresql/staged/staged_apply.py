@@ -259,7 +259,7 @@ class _Opened:
     def _merge(self, staged: Staged) -> list[str]:
         state = self.catalogue.tables[staged.table_id]
         sql = self.catalogue.sql(self._target, staged.table_id, state.schema_version)
-        texts = [sql.text("delete_staged", stage=staged.gone)] if staged.gone else []
+        texts = [sql.text("delete_staged", stage=staged.gone, staged=str(staged.changes))] if staged.gone else []
         return texts + ([sql.text("upsert_staged", stage=staged.live)] if staged.live else [])
 
     def _counts(self, receipts: Sequence[StageReceipt]) -> list[str]:
