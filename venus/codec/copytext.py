@@ -18,7 +18,7 @@ from venus.codec.pieces import Bools, Pieces
 from venus.codec.rowbytes import Cells, Found, read, write
 from venus.errors import ProtocolError
 
-_TAB, _NEWLINE, _TRUE, _FALSE = b"\t\ntf"
+_TAB, _NEWLINE, _TRUE, _NEW = b"\t\ntn"
 
 
 def from_copy(data: bytes, layout: Layout, *, flagged: bool) -> tuple[Packed, Packed, Bools]:
@@ -27,16 +27,30 @@ def from_copy(data: bytes, layout: Layout, *, flagged: bool) -> tuple[Packed, Pa
     Raises ProtocolError, naming the line, for text that does not fit the layout, a key that is NULL, or a deleted row
     that has values.
     """
-    if (made := few.from_copy(data, layout, flagged=flagged)) is not None:
-        return made
-    first = int(flagged)
+    record_ids, rows, is_deleted, _ = _converted(data, layout, b"tf" if flagged else b"")
+    return record_ids, rows, is_deleted
+
+
+def from_copy_noted(data: bytes, layout: Layout) -> tuple[Packed, Packed, Bools, Bools]:
+    """Return what `from_copy` returns of lines that begin with t, f or n, and which of them began with n: new rows."""
+    return _converted(data, layout, b"tfn")
+
+
+def _converted(data: bytes, layout: Layout, letters: bytes) -> tuple[Packed, Packed, Bools, Bools]:
+    """Convert lines, each of which begins with one of `letters` if there are any."""
+    if (made := few.from_copy(data, layout, flagged=bool(letters))) is not None:
+        return *made, np.zeros(len(made[2]), dtype=np.bool_)
+    first = int(bool(letters))
     _check_utf8(data, layout.place)
     cells = escaping.unescape(_cells(data, first + len(layout.columns), layout.place), layout.place)
-    is_deleted = _flags(cells, layout.place) if flagged else np.zeros(len(cells.present), dtype=np.bool_)
+    is_deleted = is_new = np.zeros(len(cells.present), dtype=np.bool_)
+    if letters:
+        flags = _flags(cells, letters, layout.place)
+        is_deleted, is_new = flags == _TRUE, flags == _NEW
     cells = escaping.from_hex(cells, np.array((False,) * first + layout.binary), layout.place)
     check_nulls(cells.present[:, first:], is_deleted, layout)
     record_ids, rows = write(cells, layout.tags, layout.key_count, first=first)
-    return record_ids, rows, is_deleted
+    return record_ids, rows, is_deleted, is_new
 
 
 def _check_utf8(data: bytes, place: str) -> None:
@@ -73,13 +87,13 @@ def _check_fields(is_newline: Bools, fields: int, place: str) -> None:
         raise ProtocolError(f"{place}: line {line + 1} of the COPY text has {have} fields, not {fields}")
 
 
-def _flags(cells: Cells, place: str) -> Bools:
+def _flags(cells: Cells, letters: bytes, place: str) -> npt.NDArray[np.uint8]:
     flags = cells.data[np.minimum(cells.starts[:: cells.present.shape[1]] + 1, len(cells.data) - 1)]
-    deleted: Bools = flags == _TRUE
-    fine = (deleted | (flags == _FALSE)) & (cells.lengths[:, 0] == 1)
+    fine = np.isin(flags, np.frombuffer(letters, dtype=np.uint8)) & (cells.lengths[:, 0] == 1)
     if not fine.all():
-        raise ProtocolError(f"{place}: line {int(np.flatnonzero(~fine)[0]) + 1} does not begin with t or f")
-    return deleted
+        allowed = " or ".join(letters[:2].decode())
+        raise ProtocolError(f"{place}: line {int(np.flatnonzero(~fine)[0]) + 1} does not begin with {allowed}")
+    return flags
 
 
 def check_nulls(present: Bools, is_deleted: Bools, layout: Layout) -> None:

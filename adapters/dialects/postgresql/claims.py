@@ -23,6 +23,8 @@ class Claim:
     #: Of the table; not asked for where the claim is small anyway.
     pages: int
     inserts_only: bool
+    #: Whether to ask which rows are new; not worth it where the claim is small.
+    noted: bool
     truncated: bool
     #: Changes were made while the key could not be read.
     lost: bool
@@ -48,17 +50,18 @@ def claim_of(
     connection: Connection, captured: Captured, rows: int, inserts_only: bool, truncated: bool, lost: bool
 ) -> Claim:
     """Return the claim of a table with these rows in its log; many are counted."""
-    table, pages = captured.table, 0
+    table, pages, inserts = captured.table, 0, False
     assert table is not None
     if rows > cutsql.SMALL_CLAIM_ROWS:
         weigh = statement("cut", "weigh", log=names.log_table(captured.schema.table_id), table=str(table.oid))
-        rows, inserts_only, truncated, lost, pages = connection.row(weigh)
+        rows, inserts_only, truncated, lost, inserts, pages = connection.row(weigh)
     return Claim(
         schema=captured.schema,
         table=table,
         rows=rows,
         pages=pages,
         inserts_only=inserts_only,
+        noted=inserts and not inserts_only and table.identity_key and rows > cutsql.SMALL_CLAIM_ROWS,
         truncated=truncated,
         lost=lost,
     )

@@ -119,6 +119,7 @@ class PostgresCut:
                 Layout.of(claim.schema),
                 flagged=True,
                 inserts_only=claim.inserts_only,
+                noted=claim.noted,
                 rows_max=rows_max,
                 bytes_max=bytes_max,
             )
@@ -129,7 +130,9 @@ class PostgresCut:
         """Begin to read what a table's log names; tables with few rows go together."""
         if claim.rows <= cutsql.FEW_ROWS:
             return self._read_few(claim)
-        text = cutsql.changes(claim.table, claim.schema, inserts_only=claim.inserts_only, taken=small)
+        text = cutsql.changes(
+            claim.table, claim.schema, inserts_only=claim.inserts_only, taken=small, noted=claim.noted
+        )
         copied = cutsql.copied(text)
         return SmallCopy(self._connection, copied) if small else CopyStream(self._connection, copied)
 

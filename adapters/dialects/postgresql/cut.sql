@@ -120,7 +120,7 @@ DELETE FROM venus.dirty WHERE table_id = ANY ($1)
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 
 -- weigh --
-SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X'),
+SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X'), bool_or(op = 'I'),
        (SELECT sum(pg_relation_size(x.oid) / 8192)::bigint
           FROM (SELECT {table}::oid UNION SELECT relid::oid FROM pg_partition_tree({table})) x (oid))
   FROM {log}
@@ -196,6 +196,12 @@ SELECT op, {keys} FROM {log}
 
 -- forget_log --
 DELETE FROM {log}
+
+-- absent --
+t.{key} IS NULL
+
+-- noted --
+CASE WHEN t.{key} IS NULL THEN 't' WHEN g.is_new THEN 'n' ELSE 'f' END
 
 -- changes --
 WITH d AS ({logged}),

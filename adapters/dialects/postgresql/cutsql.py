@@ -93,8 +93,11 @@ def plan(rows: int, pages: int) -> str:
     return statement("cut", "bulk_plan") if bulk else KEYED_PLAN
 
 
-def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: bool) -> str:
-    """Return the query for a table's changes by its log rows, which are deleted if they are to be `taken`."""
+def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: bool, noted: bool = False) -> str:
+    """Return the query for a table's changes by its log rows, which are deleted if they are to be `taken`.
+
+    A row begins with whether it is gone, or, where new rows are `noted`, with t (gone), n (new) or f.
+    """
     keys = log_keys(len(table.key))
     log = names.log_table(schema.table_id)
     others = [quoted(c.name) for c in schema.wire_columns[len(schema.key) :]]
@@ -102,7 +105,7 @@ def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: boo
         "logged": statement("cut", "log_taken" if taken else "log_read", log=log, keys=", ".join(keys)),
         "keys": ", ".join(keys),
         "table": table.from_sql,
-        "absent": f"t.{quoted(table.key[0].name)} IS NULL",
+        "absent": statement("cut", "noted" if noted else "absent", key=quoted(table.key[0].name)),
         "key_values": ", ".join(f"g.{k}" for k in keys),
         "others": "".join(f", t.{c}" for c in others),
         "nulls": ", NULL" * len(others),
@@ -111,7 +114,8 @@ def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: boo
     if table.identity_key:
         # rows of a table that was only inserted into have no key twice
         grouping = "" if inserts_only else f" GROUP BY {parts['keys']}"
-        groups = f"SELECT {parts['keys']} FROM d WHERE op NOT IN ('T', 'X'){grouping}"
+        is_new = ", bool_and(op = 'I') AS is_new" if noted else ""
+        groups = f"SELECT {parts['keys']}{is_new} FROM d WHERE op NOT IN ('T', 'X'){grouping}"
         return statement("cut", "changes", groups=groups, **parts)
     texts = ", ".join(f"concat({k})" for k in keys)
     groups = f"SELECT DISTINCT ON ({texts}) {parts['keys']} FROM d WHERE op NOT IN ('T', 'X') ORDER BY {texts}"

@@ -17,15 +17,19 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.limits import oversized
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.codec.changes import TableChanges
 from venus.codec.columns import keys_to_columns
-from venus.codec.copytext import from_copy
+from venus.codec.copytext import from_copy, from_copy_noted
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
+from venus.codec.pieces import Bools
+
+Ends = npt.NDArray[np.int64]
 
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
@@ -35,6 +39,8 @@ _NULL = "\\N"
 #: What a row weighs beside its bytes, as TableChanges.nbytes counts it.
 _ROW_OVERHEAD = 9
 _SECTION_OVERHEAD = 32
+#: New rows and others that alternate more often than this within a block stay together.
+_RUNS_MAX = 8
 
 
 class _Rows(ABC):
@@ -184,22 +190,43 @@ def sections(
     inserts_only: bool,
     rows_max: int,
     bytes_max: int,
+    noted: bool = False,
 ) -> Iterator[TableChanges]:
-    """Yield the rows of a COPY as sections within the limits; a larger row travels alone. Raises UnfitRow."""
+    """Yield the rows of a COPY as sections within the limits; a larger row travels alone. Raises UnfitRow.
+
+    `noted` = its flags also say which rows are new: these get sections of their own, where they come together.
+    """
     for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
-        record_ids, rows, is_deleted = from_copy(block, layout, flagged=flagged)
-        yield from divided(
-            TableChanges(
-                table_id=layout.schema.table_id,
-                schema_version=layout.schema.version,
-                record_ids=record_ids,
-                rows=rows,
-                is_deleted=is_deleted,
-                inserts_only=inserts_only,
-            ),
-            layout,
-            bytes_max,
-        )
+        if noted:
+            record_ids, rows, is_deleted, is_new = from_copy_noted(block, layout)
+        else:
+            record_ids, rows, is_deleted = from_copy(block, layout, flagged=flagged)
+            is_new = np.full(len(is_deleted), inserts_only)
+        for changes in _apart(record_ids, rows, is_deleted, is_new, layout):
+            yield from divided(changes, layout, bytes_max)
+
+
+def _apart(
+    record_ids: Packed, rows: Packed, is_deleted: Bools, is_new: Bools, layout: Layout
+) -> Iterator[TableChanges]:
+    """Yield changes as sections of new rows and of others; as one, and none of them new, where they alternate."""
+    starts = [0, *(np.flatnonzero(is_new[1:] != is_new[:-1]) + 1).tolist()]
+    if len(starts) > _RUNS_MAX:
+        starts, is_new = [0], np.zeros(len(is_new), dtype=np.bool_)
+    changes = TableChanges(
+        table_id=layout.schema.table_id,
+        schema_version=layout.schema.version,
+        record_ids=record_ids,
+        rows=rows,
+        is_deleted=is_deleted,
+        inserts_only=bool(len(is_new)) and bool(is_new[0]),
+    )
+    if len(starts) == 1:
+        yield changes
+        return
+    key_ends, row_ends = _ends(record_ids), _ends(rows)
+    for first, last in zip(starts, [*starts[1:], len(is_new)], strict=True):
+        yield _between(changes, key_ends, row_ends, first, last, inserts_only=bool(is_new[first]))
 
 
 def divided(changes: TableChanges, layout: Layout, bytes_max: int) -> Iterator[TableChanges]:
@@ -213,32 +240,41 @@ def divided(changes: TableChanges, layout: Layout, bytes_max: int) -> Iterator[T
     if found := oversized(changes.record_ids, changes.rows):
         raise _too_large(changes, layout, *found)
     weights = changes.record_ids.sizes.astype(np.int64) + changes.rows.sizes + _ROW_OVERHEAD
-    key_ends = np.cumsum(changes.record_ids.sizes, dtype=np.int64)
-    row_ends = np.cumsum(changes.rows.sizes, dtype=np.int64)
+    key_ends, row_ends = _ends(changes.record_ids), _ends(changes.rows)
     ends = np.cumsum(weights)
     first = 0
     while first < len(weights):
         before = int(ends[first - 1]) if first else 0
         last = max(int(np.searchsorted(ends, before + bytes_max - _SECTION_OVERHEAD, side="right")), first + 1)
-        yield TableChanges(
-            table_id=changes.table_id,
-            schema_version=changes.schema_version,
-            record_ids=_part(changes.record_ids, key_ends, first, last),
-            rows=_part(changes.rows, row_ends, first, last),
-            is_deleted=changes.is_deleted[first:last],
-            inserts_only=changes.inserts_only,
-        )
+        yield _between(changes, key_ends, row_ends, first, last, inserts_only=changes.inserts_only)
         first = last
 
 
+def _between(
+    changes: TableChanges, key_ends: Ends, row_ends: Ends, first: int, last: int, *, inserts_only: bool
+) -> TableChanges:
+    return TableChanges(
+        table_id=changes.table_id,
+        schema_version=changes.schema_version,
+        record_ids=_part(changes.record_ids, key_ends, first, last),
+        rows=_part(changes.rows, row_ends, first, last),
+        is_deleted=changes.is_deleted[first:last],
+        inserts_only=inserts_only,
+    )
+
+
 def _too_large(changes: TableChanges, layout: Layout, place: int, said: str) -> UnfitRow:
-    ends = np.cumsum(changes.record_ids.sizes, dtype=np.int64)
+    ends = _ends(changes.record_ids)
     columns = keys_to_columns(_part(changes.record_ids, ends, place, place + 1), layout)
     values = [v.hex() if isinstance(v, bytes) else v for (v,) in columns]
     key = ", ".join(f"{column.name}={value}" for column, value in zip(layout.columns, values, strict=False))
     return UnfitRow(f"row {key}: {said}")
 
 
-def _part(packed: Packed, ends: np.ndarray, first: int, last: int) -> Packed:
+def _ends(packed: Packed) -> Ends:
+    return np.cumsum(packed.sizes, dtype=np.int64)
+
+
+def _part(packed: Packed, ends: Ends, first: int, last: int) -> Packed:
     start = int(ends[first - 1]) if first else 0
     return Packed(packed.data[start : int(ends[last - 1])], packed.sizes[first:last])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.codec import plain
 from venus.codec import few
 from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
-from venus.codec.copytext import from_copy, keys_to_copy, messages_to_copy, to_copy
+from venus.codec.copytext import from_copy, from_copy_noted, keys_to_copy, messages_to_copy, to_copy
 from venus.codec.headed import pack, put_together
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
@@ -155,6 +155,20 @@ def test_deleted_rows_are_flagged_and_have_a_key_alone(case: Case, data: st.Data
     assert same(record_ids, expected_ids)
     assert same(others, expected_rows)
     assert is_deleted.tolist() == deleted
+
+
+@pytest.mark.parametrize("repeated", [1, 100], ids=["few", "many"])
+def test_new_rows_are_noted_beside_deleted_ones(repeated: int) -> None:
+    layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
+    lines = b"f\t7\ta\nn\t8\tb\nt\t9\t\\N\n" * repeated
+
+    record_ids, rows, is_deleted, is_new = from_copy_noted(lines, layout)
+
+    assert is_deleted.tolist() == [False, False, True] * repeated
+    assert is_new.tolist() == [False, True, False] * repeated
+    assert to_copy(record_ids, rows, layout) == b"7\ta\n8\tb\n9\t\\N\n" * repeated
+    with pytest.raises(ProtocolError, match="line 2 does not begin with t or f"):
+        from_copy(lines, layout, flagged=True)
 
 
 def test_a_row_of_nulls_is_not_a_deleted_row() -> None:
