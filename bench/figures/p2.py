@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.bare import bare
 from bench.figures.figure import Figure, Finding, times_peer
 from bench.peers.kafka import Kafka
 from bench.peers.kafka_clients import Batching
 from bench.peers.rocketmq import RocketMq
 from bench.rates import beside, rates
-from bench.venus_transmission import Venus
+from bench.venus_transmission import ROW_BYTES, Venus
 
 #: Rows a batch of VENUS with a window; a producer of Kafka makes batches of up to 10,000 by itself.
 WINDOW_ROWS = 1000
+LIMIT_S = 3.0
 
 
 def run(quick: bool) -> Sequence[Finding]:
     """Measure."""
     sizes = [10, 1000] if quick else [1, 10, 100, 1000]
     peer, reason = beside(RocketMq(), sizes, quick=quick)
-    findings = []
+    findings = [_limit(size, peer[size].received if peer else None) for size in sizes]
     for awaits, what in ((False, "commit sent"), (True, "commit answered, which RocketMQ's client does not wait for")):
         ours = rates(Venus(one_at_a_time=True, awaits_commits=awaits), sizes, quick=quick)
         for size in sizes:
@@ -31,6 +33,17 @@ def run(quick: bool) -> Sequence[Finding]:
     found = kafka[WINDOW_ROWS].received if kafka else None
     what = "until the row is in the full data; Kafka with its own batching, fsync"
     return [*findings, times_peer(what, window, found, 1.0, said=reason or "Kafka 4")]
+
+
+def _limit(rows: int, peer: float | None) -> Finding:
+    """Return what gRPC leaves of the peer's rate to any broker behind it that syncs once."""
+    per_s = bare(nbytes=ROW_BYTES * rows, seconds=LIMIT_S, durable=True).per_s * rows
+    return Finding(
+        what=f"the limit: a bare gRPC stream, {rows} rows a frame, synced and answered",
+        ours=f"{per_s:,.0f} rows/s" + (f", {per_s / peer:.2f} x" if peer else ""),
+        goal="none: the transport",
+        met=True,
+    )
 
 
 FIGURE = Figure(id="P2", title="transmission beside RocketMQ and Kafka's own batches", measure=run)

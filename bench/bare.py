@@ -1,0 +1,124 @@
+"""What gRPC alone takes of one small message at a time: a limit that no broker behind it can beat.
+
+`python -m bench.bare [--seconds 3] [--bytes 150]`. A server of `grpc.aio` in a process of its own answers each frame of
+a stream with one byte; durable, it appends the frame to a file and syncs that first. Nothing is decoded, checked,
+stored by key or handed to another thread. The client is the stub that VENUS's adapters use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import queue
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+
+from bench.processes import free_port
+from bench.usage import Usage
+
+_METHOD = "/bench.Bare/Answer"
+_WARM_UP_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bare:
+    """Of frames and their answers: how many a second, and milliseconds of both processes' CPU for one."""
+
+    per_s: float
+    cpu_ms: float
+
+
+async def _serve(port: int, path: Path | None, ready: Connection) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if path else None
+
+    async def answer(frames: AsyncIterator[bytes], _: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        async for frame in frames:
+            if file is not None:
+                os.write(file, frame)
+                os.fdatasync(file)
+            yield b"."
+
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(answer)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Bare", {"Answer": handler}),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    ready.send(os.getpid())
+    await server.wait_for_termination()
+
+
+def _server(port: int, path: Path | None, ready: Connection) -> None:
+    asyncio.run(_serve(port, path, ready))
+
+
+@contextmanager
+def _served(path: Path | None) -> Iterator[tuple[int, int]]:
+    """Yield the port and the process id of a server."""
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    port = free_port()
+    process = multiprocessing.get_context("spawn").Process(target=_server, args=(port, path, theirs), daemon=True)
+    process.start()
+    try:
+        yield port, ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) -> Bare:
+    """Send frames of so many bytes, each after the answer of the one before, or at a pace."""
+    frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
+        port, pid = stack.enter_context(_served(home / "log" if durable else None))
+        channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{port}"))
+        answers: Iterator[bytes] = channel.stream_stream(_METHOD)(cast("Any", iter(frames.get, None)))
+        _rounds(frames, answers, bytes(nbytes), _WARM_UP_S, pause_s)
+        before, began = Usage.of([pid, os.getpid()]), time.monotonic()
+        count = _rounds(frames, answers, bytes(nbytes), seconds, pause_s)
+        used, took = Usage.of([pid, os.getpid()]).since(before), time.monotonic() - began
+        frames.put(None)
+    return Bare(per_s=count / took, cpu_ms=used.cpu_s / count * 1000)
+
+
+def _rounds(
+    frames: queue.SimpleQueue[bytes | None], answers: Iterator[bytes], frame: bytes, seconds: float, pause_s: float
+) -> int:
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        frames.put(frame)
+        next(answers)
+        count += 1
+        if pause_s:
+            time.sleep(pause_s)
+    return count
+
+
+def main() -> None:
+    """Print both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--bytes", type=int, default=150)
+    chosen = parser.parse_args()
+    for durable in (False, True):
+        found = bare(nbytes=chosen.bytes, seconds=chosen.seconds, durable=durable)
+        paced = bare(nbytes=chosen.bytes, seconds=chosen.seconds, durable=durable, pause_s=0.01)
+        what = "durable" if durable else "in memory"
+        print(
+            f"{what}: {found.per_s:,.0f} frames and answers a second one at a time, {found.cpu_ms:.2f} ms of CPU each; "
+            f"one every 10 ms: {paced.cpu_ms:.2f} ms of CPU each"
+        )
+
+
+if __name__ == "__main__":
+    main()
