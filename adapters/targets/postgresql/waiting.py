@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from venus.adapters.dialects.postgresql.waits import Wait, waits
 from venus.adapters.targets.postgresql.database import PostgresTarget, TableState
@@ -36,6 +36,46 @@ def _condition(wait: Wait, by_name: dict[str, TableState]) -> TableCondition:
     )
 
 
+class _Teller:
+    """Says whom sessions of a target wait for: when that changes, and now and then."""
+
+    def __init__(self, target: PostgresTarget, tell: Callable[[list[TableCondition]], None]) -> None:
+        self._target = target
+        self._tell = tell
+        self._again_at = 0.0
+        self.said: list[TableCondition] = []
+
+    def say(self, found: list[TableCondition]) -> None:
+        if found == self.said and time.monotonic() < self._again_at:
+            return
+        self.said, self._again_at = found, time.monotonic() + REPEAT_S
+        for condition in found:
+            logger.warning("target %s: %s waits %s", self._target.name, condition.name, condition.reason)
+        with suppress(VenusError):
+            self._tell(found)
+
+
+@contextmanager
+def load_waits_told(target: PostgresTarget) -> Iterator[None]:
+    """While the block loads a target, log for whom its sessions wait, whatever process they are of."""
+    ended, teller = threading.Event(), _Teller(target, lambda _: None)
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            with suppress(VenusError):
+                session = target.connect("look")
+                try:
+                    teller.say([_condition(wait, {}) for wait in waits(session, "venus load %", LOOK_S)])
+                finally:
+                    session.close()
+
+    threading.Thread(target=look, name="venus-load-waits", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
 class Watch:
     """Looks now and then whether a session's statement takes long, and says why if that is a lock.
 
@@ -50,9 +90,7 @@ class Watch:
         self._target = target
         self._session = session
         self._states = states
-        self._tell = tell
-        self._said: list[TableCondition] = []
-        self._again_at = 0.0
+        self._teller = _Teller(target, tell)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="venus-waits", daemon=True)
         self._thread.start()
@@ -67,21 +105,12 @@ class Watch:
             if since is not None and time.monotonic() - since >= LOOK_S:
                 with suppress(VenusError):
                     self._look()
-            elif self._said:
-                self._say([])
+            elif self._teller.said:
+                self._teller.say([])
 
     def _look(self) -> None:
         session = self._target.connect("look")
         try:
-            self._say(waiting(self._target, session, self._states()))
+            self._teller.say(waiting(self._target, session, self._states()))
         finally:
             session.close()
-
-    def _say(self, found: list[TableCondition]) -> None:
-        if found == self._said and time.monotonic() < self._again_at:
-            return
-        self._said, self._again_at = found, time.monotonic() + REPEAT_S
-        for condition in found:
-            logger.warning("target %s: %s waits %s", self._target.name, condition.name, condition.reason)
-        with suppress(VenusError):
-            self._tell(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg2
@@ -12,11 +13,12 @@ import pytest
 
 from tests.support.applying import equal, loaded
 from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
+from tests.support.feed import Feed, caught_up, following, items, put, query, settings_for, wait_for
 from tests.support.postgres import libpq
 from venus.adapters.targets.postgresql import waiting
 from venus.adapters.targets.postgresql.apply.stream import Stream
 from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
 from venus.alarm_rules import recognised
 from venus.conditions import TableCondition, problems
@@ -96,3 +98,25 @@ def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, fe
     finally:
         for (gid,) in query(database, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
             query(database, f"ROLLBACK PREPARED '{gid}'")
+
+
+def test_whom_a_full_load_waits_for_is_logged(
+    database: str, broker: FakeDelivery, feed: Feed, somebody: psycopg2.extensions.connection,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(50)))
+    settings = settings_for(broker.address, {"a": database}, on_existing="truncate")
+    query(database, "CREATE SCHEMA shop; CREATE TABLE shop.items (id bigint PRIMARY KEY, label text, amount bigint)")
+    somebody.cursor().execute("LOCK TABLE shop.items IN SHARE MODE")
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(full_sync, settings, "a")
+        try:
+            said = f"target a: shop.items waits for a lock of session {somebody.info.backend_pid} (user postgres, nigh"
+            wait_for(lambda: said in caplog.text or load.done(), "the log")
+            assert said in caplog.text
+            assert not load.done()
+        finally:
+            somebody.rollback()
+        assert load.result(60).rows == {"shop.items": 50}
+    equal(database, feed)

@@ -25,6 +25,7 @@ from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema.ddl_file import remarks
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.waiting import load_waits_told
 from venus.codec.chunk import Totals
 from venus.config import Settings
 from venus.errors import Diverged, SnapshotExpired, TargetError, VenusError
@@ -67,7 +68,8 @@ def full_sync(
     try:
         refuse_if_cut_over(target, session)
         target.require_lock(session)
-        return _Load(target, session, report or (lambda _: None), _chooser(settings, runner, choose)).run()
+        with load_waits_told(target):
+            return _Load(target, session, report or (lambda _: None), _chooser(settings, runner, choose)).run()
     finally:
         session.rollback()
         session.close()
