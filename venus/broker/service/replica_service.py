@@ -83,11 +83,12 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
                 return
             logger.info("%s: broker %s takes a copy", request.business, sender.broker)
             business = self._core.catalogue.known(request.business)
-            copy = await self._bridge.blocking(Lane.FULL_DATA, self._copies.take, business, request.copy)
+            take, release = self._copies.take, self._copies.release
+            copy = await self._bridge.opened(Lane.FULL_DATA, release, take, business, request.copy)
             try:
                 await self._send(copy, request, context)
             finally:
-                self._bridge.behind(Lane.FULL_DATA, self._copies.release, copy)
+                self._bridge.behind(Lane.FULL_DATA, release, copy)
 
     async def _send(self, copy: copies.Copy, request: replica_pb2.CopyRequest, context: Context) -> None:
         """Send what the replica does not have of a copy; the next piece is read while one is on its way."""
@@ -95,16 +96,19 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
         if copy.name == request.copy:
             place = copies.Place(area=request.area, after=request.after if request.HasField("after") else None)
         await context.write(replica_pb2.CopyFrame(copy=copy.name, records_expected=copy.records_expected))
-        frames, piece = 0, await self._bridge.blocking(Lane.FULL_DATA, copy.after, place)
-        while piece is not None:
-            following = asyncio.ensure_future(self._bridge.blocking(Lane.FULL_DATA, copy.after, piece.behind))
-            try:
+        frames, following = 0, self._reading(copy, place)
+        try:
+            while (piece := await asyncio.shield(following)) is not None:
+                following = self._reading(copy, piece.behind)
                 await self._traffic.full_data(request.business, sum(map(len, piece.values)))
                 await context.write(replica_pb2.CopyFrame(area=piece.area, keys=piece.keys, values=piece.values))
-            finally:
-                piece = await asyncio.shield(following)  # nothing may read a copy that is closed
-            frames += 1
+                frames += 1
+        finally:
+            await asyncio.wait([following])  # nothing may read a copy that is closed
         await context.write(replica_pb2.CopyFrame(end=True, frames=frames))
+
+    def _reading(self, copy: copies.Copy, place: copies.Place) -> asyncio.Future[copies.Piece | None]:
+        return asyncio.ensure_future(self._bridge.blocking(Lane.FULL_DATA, copy.after, place))
 
     def _known(self, greeting: replica_pb2.Greeting) -> Member:
         """Return who speaks. Raises Refused for a stranger, and if somebody else is meant."""
