@@ -10,15 +10,15 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from venus.broker.replicas import lines
+from venus.broker.replicas import lines, wire
 from venus.broker.replicas.host import Host
-from venus.broker.replicas.lines import Lines
+from venus.broker.replicas.lines import InLine, Lines
 from venus.broker.service.answering import answering
 from venus.errors import Refused
-from venus.replication.messages import Fetch
+from venus.replication.messages import Entries, Fetch
 from venus.replication.records import LiveBroker, Member
 from venus.rpc.address import NONE
-from venus.wire import replica_pb2_grpc
+from venus.wire import replica_pb2, replica_pb2_grpc
 
 ME, OTHER = Member(broker="a", store="1"), Member(broker="b", store="2")
 
@@ -106,3 +106,45 @@ def test_a_line_that_ended_while_something_was_sent_is_told_in_words() -> None:
         "or has another one from here"
     )
     assert lines.ending(internal, "it is on fire") == "it is on fire (INTERNAL)"
+
+
+class _SlowLine:
+    """A follower's stream that takes nothing until it is let go."""
+
+    def __init__(self) -> None:
+        self.taken = asyncio.Event()
+        self.go = asyncio.Event()
+        self.answers: list[replica_pb2.FetchAnswer] = []
+
+    async def write(self, frame: replica_pb2.LeaderFrame) -> None:
+        self.taken.set()
+        await self.go.wait()
+        self.answers += frame.answers
+
+
+def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_alone() -> None:
+    """It asks every few seconds, and each answer may be a frame of entries: the leader kept all of them in memory."""
+
+    def entries(count: int) -> replica_pb2.FetchAnswer:
+        return wire.put_answer("main", Entries(term=1, first=1, high=0, entries=(b"x" * 1000,) * count))
+
+    async def slow() -> None:
+        context = _SlowLine()
+        line = InLine(OTHER, cast(Any, context))
+        writing = asyncio.create_task(line.write())
+        line.send(entries(1))
+        await asyncio.wait_for(context.taken.wait(), 5.0)
+        for count in range(2, 100):
+            line.send(entries(count))
+            if count == 50:
+                line.send(wire.put_answer("other", Entries(term=1, first=1, high=0)))
+        context.go.set()
+        while len(context.answers) < 3:
+            await asyncio.sleep(0)
+        line.end()
+        await writing
+        assert [(found.business, len(found.entries)) for found in context.answers] == [
+            ("main", 1), ("main", 99), ("other", 0),
+        ]  # fmt: skip
+
+    asyncio.run(asyncio.wait_for(slow(), 10.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Generator
 from typing import Any
 
@@ -258,18 +258,22 @@ class OutLine:
 
 
 class InLine:
-    """A follower's stream to us."""
+    """A follower's stream to us.
+
+    Of a business the newest answer alone waits: a follower that asks again, because the line is slow, has no use for
+    the one before, and each may have a frame of entries.
+    """
 
     def __init__(self, follower: Member, context: Context) -> None:
         self.follower = follower
         self._context = context
-        self._waiting: deque[replica_pb2.FetchAnswer] = deque()
+        self._waiting: OrderedDict[str, replica_pb2.FetchAnswer] = OrderedDict()
         self._wake = asyncio.Event()
         self._ended = False
 
     def send(self, answer: replica_pb2.FetchAnswer) -> None:
-        """Send an answer soon."""
-        self._waiting.append(answer)
+        """Send an answer soon, in the place of one that waits."""
+        self._waiting[answer.business] = answer
         self._wake.set()
 
     def end(self) -> None:
@@ -283,10 +287,13 @@ class InLine:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting and not self._ended:
-                answers, size = [self._waiting.popleft()], 0
+                answers, size = [self._next()], 0
                 while self._waiting and (size := size + wire.nbytes(answers[-1])) < FRAME_BYTES:
-                    answers.append(self._waiting.popleft())
+                    answers.append(self._next())
                 await self._context.write(replica_pb2.LeaderFrame(answers=answers))
+
+    def _next(self) -> replica_pb2.FetchAnswer:
+        return self._waiting.popitem(last=False)[1]
 
 
 #: What gRPC says of a call that ended while something was written to it, and of any other failure to write.
