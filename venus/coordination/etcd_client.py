@@ -7,6 +7,7 @@ have been carried out although its answer was lost; `repeated` says so, because 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from venus.coordination.login import NO_LOGIN, Login
 from venus.errors import ConfigError, Refused, Unavailable, VenusError
 from venus.rpc.errors import reason
 from venus.wire import etcd_pb2
+
+logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
 
@@ -88,7 +91,9 @@ class EtcdClient:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._login, self._token = login, ""
-        self._files = login.files()
+        self._files: tuple[int, ...] | None = None  # as they were taken into use
+        self._credentials: grpc.ChannelCredentials | None = None
+        self._complaint = ""
         self._channels: dict[str, grpc.Channel] = {}
         self._newest = 0  # which address answered last
         self._cluster_id = 0
@@ -235,16 +240,31 @@ class EtcdClient:
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable("this connection to etcd is closed")
-            if (files := self._login.files()) != self._files:  # renewed: for connections from now on
-                self._files, self._channels = files, {}
+            self._take_up_files()
             if address not in self._channels:
-                made = self._login.credentials()
+                made = self._credentials
                 self._channels[address] = (
                     grpc.insecure_channel(address, options=_OPTIONS)
                     if made is None
                     else grpc.secure_channel(address, made, options=_OPTIONS)
                 )
             return self._channels[address]
+
+    def _take_up_files(self) -> None:
+        """Use renewed files for connections from now on; of half a renewal nothing. Raises ConfigError."""
+        files = self._login.files()
+        if files == self._files:
+            return
+        try:
+            made = self._login.credentials()
+        except ConfigError as error:
+            if self._files is None:
+                raise
+            if str(error) != self._complaint:  # between two files of one renewal: the next call looks again
+                logger.warning("renewed files for etcd are not used yet: %s", error)
+            self._complaint = str(error)
+            return
+        self._files, self._credentials, self._channels, self._complaint = files, made, {}, ""
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (*_METADATA, ("token", self._token)) if self._token else _METADATA

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from tests.support.certificates import HOSTS, Authority
 from tests.support.etcd import EtcdCluster, require_binary, running_etcd
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import NO_LOGIN, Login
-from venus.errors import Refused, Unavailable
+from venus.errors import ConfigError, Refused, Unavailable
+from venus.security.authority import issue
 
 pytestmark = pytest.mark.fault
 PASSWORD = "s3cret-of-etcd"
@@ -64,6 +67,29 @@ def test_brokers_agree_over_tls(etcd: EtcdCluster, login: Login, tmp_path: Path)
         cluster.brokers[writer.leader].kill()
         writer.write(2)
         assert writer.acknowledged == 4
+
+
+def test_half_a_renewal_costs_no_connection(etcd: EtcdCluster, login: Login, tmp_path: Path) -> None:
+    """A lease would end between the two files, and with it what the broker leads."""
+    authority = Path(login.ca).parent
+    issue(authority, "renewed", datetime.now(UTC), roles=("broker",))
+    certificate, key = tmp_path / "own.crt", tmp_path / "own.key"
+    shutil.copy(login.certificate, certificate)
+    shutil.copy(login.key, key)
+    own = replace(login, certificate=str(certificate), key=str(key))
+    with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=3.0, login=own)) as coordinator:
+        known = coordinator.identity(create=True)
+        shutil.copy(authority / "renewed.crt", certificate)
+        assert coordinator.identity(create=False) == known
+        certificate.unlink()
+        assert coordinator.identity(create=False) == known
+
+        shutil.copy(authority / "renewed.crt", certificate)
+        shutil.copy(authority / "renewed.key", key)
+        key.chmod(0o600)
+        assert coordinator.identity(create=False) == known
+    with pytest.raises(ConfigError, match="no such file"):
+        identity(etcd, replace(own, key=str(tmp_path / "none.key")))  # one that never had any is told
 
 
 def test_a_user_proves_himself_and_again_when_his_token_ends(login: Login) -> None:
