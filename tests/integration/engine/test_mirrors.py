@@ -124,6 +124,9 @@ def test_what_does_not_fit_is_refused_before_it_is_logged(home: Core, mirror: Co
     undescribed = change_pb2.BatchBody.FromString(first.body)
     undescribed.tables[0].schema_version = 9
     body = undescribed.SerializeToString()
+    otherwise = change_pb2.BatchBody.FromString(first.body)
+    otherwise.schemas[0].name = "t2"
+    other = otherwise.SerializeToString()
 
     for increments, says in (
         ([second], "offset 10 came where 5 is the next one: something is missing"),
@@ -134,6 +137,7 @@ def test_what_does_not_fit_is_refused_before_it_is_logged(home: Core, mirror: Co
         ([damaged(first, epoch=0)], "is of epoch 0, behind one of epoch 1"),
         ([damaged(second, base_offset=5), damaged(first, base_offset=10)], "begins at Sequence 6, behind batch 3"),
         ([damaged(first, body=body, digest=digest(body))], "table 1 in version 9"),
+        ([damaged(first, body=other, digest=digest(other))], "describes version 1 of table 1 in another way"),
     ):
         with pytest.raises((ProtocolError, OffsetDiverged), match=says):
             mirrored.take(mirror, increments)

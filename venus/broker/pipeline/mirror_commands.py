@@ -123,6 +123,7 @@ def _take(
         increment, content = _rest(increment, state.next_offset)
         body = increment.body
     _check_place(business, increment, content)
+    _check_versions(business, increment, content, store)
     entry = Entry(
         kind=EntryKind.MIRRORED,
         epoch=max(increment.epoch, _epoch(business)),
@@ -165,9 +166,22 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
         )
     if increment.epoch < _epoch(business) and not stands_for:
         raise OffsetDiverged(f"{where} is of epoch {increment.epoch}, behind one of epoch {_epoch(business)}: {_OTHER}")
+
+
+def _check_versions(business: Business, increment: broker_pb2.Increment, content: Envelope, store: Store) -> None:
+    """Raise ProtocolError for changes that nobody here could read, or would read by the wrong columns."""
+    where = f"{business.name}: batch {content.batch_no} at offset {increment.base_offset}"
     if unknown := described.missing(business, content):
         table_id, version = min(unknown)
         raise ProtocolError(f"{where} has changes of table {table_id} in version {version}, which nothing describes")
+    known = described.contradicted(store, business, content)
+    if known is not None:
+        raise ProtocolError(
+            f"{where} describes version {known.version} of table {known.table_id} in another way than it is known here "
+            f"({known.namespace}.{known.name}): the triggers were installed again under the home's data",
+            hint=f"at the home: stop venus sync, `venus forget --business {business.name} --yes`, "
+            "`venus uninstall-triggers`, `venus install-triggers`; this set then takes the full data by itself",
+        )
 
 
 def _rest(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.Increment, Envelope]:
