@@ -159,7 +159,7 @@ RULES = (
     _rule(
         "A leader that restarted needs a new term",
         "replica.Replica._take_role",
-        "known.term <= self._floor or not",
+        "known.term <= newest or not",
         "not",
         seed=0,
         invariant="one process acknowledges in a term",

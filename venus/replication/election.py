@@ -54,7 +54,8 @@ def choose(known: Leadership, ballots: Mapping[Member, Ballot], live: Mapping[Me
         chosen = min(ballots.values(), key=lambda ballot: _unclean_order(ballot, live[ballot.member]))
     else:
         return None
-    term = known.term + 1
+    # above every term that a log has: the record of one may be lost, where the coordinator was set back to a backup
+    term = max([known.term, *(ballot.last_term for ballot in ballots.values())]) + 1
     rest = frozenset[Member]()
     if clean and known.min_in_sync > 1:  # alone it acknowledges nothing, so whoever had everything still has
         rest = known.candidates - {chosen.member}

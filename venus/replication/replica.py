@@ -130,7 +130,8 @@ class Replica:
             return retiring
         if known.leader == self.me:
             assert self._floor is not None
-            if known.term <= self._floor or not self.position.whole:
+            newest = max(self._floor, self.position.terms.newest)
+            if known.term <= newest or not self.position.whole:
                 return retiring
             self._role = Leading(self.me, self.position, known, self.patience, now)
             return [Lead(term=known.term), *self._advance(now)]

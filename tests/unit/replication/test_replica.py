@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from venus.replication.election import Ballot
 from venus.replication.messages import (
     NO_LEASE,
     Advance,
     Answered,
     Append,
+    AskBallot,
+    BallotCame,
     Entries,
     Fetch,
     Fetched,
@@ -143,6 +146,33 @@ def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
     assert (swap.after.term, swap.after.leader, swap.after.in_sync, swap.after.last_in_sync) == (
         2, A, frozenset({A}), frozenset({B, C}),
     )  # fmt: skip
+
+
+def test_a_term_that_a_log_has_is_not_given_again_where_the_coordinator_was_set_back() -> None:
+    """An index and a term would occur with two contents then: logs that differ would be taken for the same."""
+    replica = Replica(A, Position(), patience=Patience())
+    replica.step(log(9, term=7), 0.0)
+    older = replace(RECORD, term=5, leader=B, version=9)
+    replica.step(Seen(leadership=older), 0.0)
+    without_b = {A: EVERYBODY[A], C: EVERYBODY[C]}
+
+    effects = replica.step(Living(brokers=without_b), 0.1)
+    assert [effect.to for effect in effects if isinstance(effect, AskBallot)] == [C]
+    ballot = Ballot(member=C, last_term=6, end=5, high=4)
+    (swap,) = replica.step(BallotCame(term=6, ballot=ballot), 0.2)
+
+    assert isinstance(swap, Swap)
+    assert (swap.after.term, swap.after.leader) == (8, A)
+
+
+def test_nobody_leads_in_a_term_that_its_log_has_from_another_leader() -> None:
+    replica = Replica(A, Position(), patience=Patience())
+    replica.step(log(9, term=7), 0.0)
+    replica.step(Seen(leadership=replace(RECORD, term=6, leader=B, version=9)), 0.0)
+
+    assert replica.step(Seen(leadership=replace(RECORD, term=7, leader=A, version=10)), 0.1) == []
+    assert not replica.leads
+    assert replica.step(Seen(leadership=replace(RECORD, term=8, leader=A, version=11)), 0.2) == [Lead(term=8)]
 
 
 def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> None:
