@@ -305,6 +305,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "home_term": Number(1, HOME_TERM_MAX),
         "addresses": Each(ADDRESSES_MAX, Address()),
     },
+    "NetworkStatus": {"networks": _NETWORKS},  # a mirror keeps them
     "PromoteRequest": {"business": _BUSINESS},
     "Promoted": {
         "business": _BUSINESS,

@@ -80,6 +80,11 @@ def test_every_field_has_a_range(kind: Descriptor) -> None:
         (broker_pb2.OpenSnapshotRequest(business="b", lease_s=2**32 - 1), "OpenSnapshotRequest.lease_s"),
         (broker_pb2.ReadSplitRequest(snapshot_id="s", after=b"x" * 2**21), "has 2097152 bytes"),
         (broker_pb2.OpenSnapshotRequest(business="b", table_ids=[1] * 100_001), "has 100001 items"),
+        (
+            broker_pb2.BrokerStatus(network=broker_pb2.NetworkStatus(networks=["n"] * 101)),
+            "NetworkStatus.networks has 101 items",
+        ),
+        (broker_pb2.BrokerStatus(network=broker_pb2.NetworkStatus(networks=["n" * 65])), "(65 characters)"),
         (change_pb2.BatchBody(batch_no=1, first_sequence=2**64 - 5), "BatchBody.first_sequence"),
         (
             change_pb2.BatchBody(batch_no=1, first_sequence=1, tables=[change_pb2.TableChanges(count=0)]),

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from venus.broker.core import Core
 from venus.broker.pipeline.group import Group
 from venus.broker.store import keys
+from venus.rpc.limits import NETWORKS_MAX
 
 WAIT_S = 60.0
 
@@ -48,9 +49,9 @@ def of_set(core: Core) -> str:
 
 
 def remember(core: Core, ids: Iterable[str]) -> tuple[str, ...]:
-    """Keep more ids of the network, on disk when this returns; return all of them."""
+    """Keep more ids of the network, on disk when this returns; return all of them: no more than a message may name."""
     known = read(core)
-    found = tuple(dict.fromkeys([*known, *ids]))
+    found = tuple(dict.fromkeys([*known, *ids]))[: max(len(known), NETWORKS_MAX)]
 
     def work(group: Group) -> None:
         group.stage(keys.STATE, keys.NETWORK, json.dumps(found).encode())
