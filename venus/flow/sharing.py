@@ -14,6 +14,8 @@ SHARE = 2.0
 LEAST_BYTES = 2 << 20
 #: By how much the shortest time seen grows with each later one, so that it follows a line that has become longer.
 _FORGET = 0.02
+#: Businesses that are remembered; of more, one that has nothing here goes.
+BUSINESSES_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -53,24 +55,26 @@ class Sharing:
 
     def add(self, business: str, nbytes: int) -> None:
         """Count what was received."""
-        found = self._businesses.get(business)
-        if found is None:
-            found = self._businesses[business] = _Held()
+        found = self._businesses.get(business) or self._new(business)
         found.nbytes += nbytes
         self.nbytes += nbytes
 
+    def _new(self, business: str) -> _Held:
+        if len(self._businesses) >= BUSINESSES_MAX:
+            idle = next((name for name, held in self._businesses.items() if not held.nbytes), None)
+            if idle is not None:
+                del self._businesses[idle]
+        found = self._businesses[business] = _Held()
+        return found
+
     def remove(self, business: str, nbytes: int, waited_s: float) -> None:
         """Count what is saved, or was refused, `waited_s` after it was received (0 = says nothing)."""
-        found = self._businesses[business]
+        found = self._businesses.get(business)
+        if found is None:
+            return  # it had nothing here
         if waited_s > 0:
             found.shortest_s = min(found.shortest_s * (1 + _FORGET), waited_s)
             goal_s = found.shortest_s + self._target_s
             found.allowed = found.nbytes * goal_s / waited_s
         found.nbytes -= nbytes
         self.nbytes -= nbytes
-
-    def forget(self, business: str) -> None:
-        """Forget a business that has nothing here any more."""
-        found = self._businesses.get(business)
-        if found is not None and not found.nbytes:
-            del self._businesses[business]

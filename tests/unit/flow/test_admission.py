@@ -138,6 +138,20 @@ def test_a_line_that_is_long_by_itself_is_not_taken_for_a_queue() -> None:
     assert sharing.of("main") > 10 * MIB
 
 
+def test_names_for_which_nothing_is_stored_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may ship for any business may say another name each time, with a half message that is refused."""
+    monkeypatch.setattr("venus.flow.sharing.BUSINESSES_MAX", 10)
+    held = Sharing(30 * MIB, 0.1)
+    held.add("main", MIB)
+    for n in range(1000):
+        held.add(f"another {n}", n)
+        held.remove(f"another {n}", n, 0.01)
+    held.remove("another 0", 0, 0.01)
+
+    assert len(held._businesses) <= 10
+    assert (held.of("main"), held.nbytes) == (MIB, MIB)
+
+
 def test_slots() -> None:
     slots = Slots(2)
     assert [slots.enter() for _ in range(3)] == [True, True, False]
