@@ -37,9 +37,12 @@ class MirrorStatuses:
 
     def lay_over(
         self, status: broker_pb2.BrokerStatus, main: str, seen: Mapping[str, Seen], refused: str,
-        short: Sequence[str], promoted: Collection[str],
+        short: Sequence[str], promoted: Collection[str], *, is_whole: bool,
     ) -> None:  # fmt: skip
-        """Add how each mirror stands. `main` is the set above that most comes from, `seen` what each has said."""
+        """Add how each mirror stands. `main` is the set above that most comes from, `seen` what each has said.
+
+        Of a status that is not of every business, nothing is said of the others.
+        """
         found = seen.get(main, NOTHING)
         mirrored: defaultdict[str, list[str]] = defaultdict(list)
         for entry in status.businesses:
@@ -54,24 +57,17 @@ class MirrorStatuses:
             is_told = entry.mirror.state == State.REFUSED and (refused or own.barred)
             entry.alarms.extend([] if is_told else alarms_of(entry.mirror))
             entry.alarms.extend(self._rows.alarms(entry.business, self._place.set, _mirror_of(above)))
-        status.alarms.extend(self._alarms(main, seen, mirrored, refused, short))
+        listed = {entry.business for entry in status.businesses}
+        pulls = [pull for pull in self._pulls.all if is_whole or pull.business in listed]
+        status.alarms.extend(self._alarms(main, seen, mirrored, refused, short, pulls))
         if not refused and not found.barred:
-            status.alarms.extend(self._unlisted({entry.business for entry in status.businesses}))
+            status.alarms.extend(_unlisted(pulls, listed))
 
     # -- the set as a whole ----------------------------------------------------------------------------------------
 
-    def _unlisted(self, listed: Collection[str]) -> list[str]:
-        """Return which businesses are refused before anything of them is here."""
-        told = {pull.business: pull.told for pull in self._pulls.all if pull.business not in listed}
-        return [
-            f"this set mirrors nothing of {name}: {found.reason}"
-            for name, found in told.items()
-            if found.state is State.REFUSED
-        ]
-
     def _alarms(
         self, main: str, seen: Mapping[str, Seen], mirrored: Mapping[str, Sequence[str]], refused: str,
-        short: Sequence[str],
+        short: Sequence[str], pulls: Sequence[Pull],
     ) -> list[str]:  # fmt: skip
         """Return what is wrong with the set as a whole, one sentence for all of its businesses."""
         found = seen.get(main, NOTHING)
@@ -80,7 +76,7 @@ class MirrorStatuses:
         if found.barred:
             return [f"this set mirrors nothing new: {found.trouble}"]
         said = [text for name in dict.fromkeys([main, *mirrored]) for text in self._silent(seen, name, mirrored)]
-        said += self._away()
+        said += self._away(pulls)
         if found.trouble and self._monotonic() - found.since > CUT_OFF_S:
             return said
         said += short
@@ -101,10 +97,10 @@ class MirrorStatuses:
             served = f", what is here of {', '.join(own)} is served" if own else ""
             yield f"{where} does not answer for {now - found.since:,.0f} s{served}: {found.trouble}"
 
-    def _away(self) -> Iterator[str]:
+    def _away(self, pulls: Iterable[Pull]) -> Iterator[str]:
         """Say what does not come from the nearest set, once for what stands alike."""
         alike: defaultdict[tuple[str, str, Kind], list[tuple[str, Away]]] = defaultdict(list)
-        for pull in self._pulls.all:
+        for pull in pulls:
             if (away := pull.away()) is not None:
                 alike[away.at, away.nearest, away.kind].append((pull.business, away))
         for found in alike.values():
@@ -166,6 +162,16 @@ class MirrorStatuses:
         if pull is not None and pull.puller is not None:
             return pull.puller.only
         return mirror.only if mirror is not None else ()
+
+
+def _unlisted(pulls: Iterable[Pull], listed: Collection[str]) -> list[str]:
+    """Return which businesses are refused before anything of them is here."""
+    told = {pull.business: pull.told for pull in pulls if pull.business not in listed}
+    return [
+        f"this set mirrors nothing of {name}: {found.reason}"
+        for name, found in told.items()
+        if found.state is State.REFUSED
+    ]
 
 
 def _mirror_of(entry: broker_pb2.BusinessStatus | None) -> broker_pb2.MirrorStatus | None:

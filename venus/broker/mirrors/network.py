@@ -242,8 +242,8 @@ class Network:
 
     # -- status ------------------------------------------------------------------------------------------------
 
-    def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
-        """Add the place of the set, and how each mirror stands."""
+    def lay_over(self, status: broker_pb2.BrokerStatus, *, is_whole: bool = True) -> None:
+        """Add the place of the set, and how each mirror stands; `is_whole`: the status is of every business."""
         settings, is_home = self.settings, self.succession.is_home
         main = self._main if self._looks is not None and not is_home else None
         refused = self._refused.get(main.name, "") if main is not None else ""
@@ -260,4 +260,6 @@ class Network:
         if main is not None and self._looks is not None:
             seen = {look.name: look.seen for look in self._looks.all}
             short = self._short.get(main.name, [])
-            self._statuses.lay_over(status, main.name, seen, refused, short, self.succession.promoted())
+            self._statuses.lay_over(
+                status, main.name, seen, refused, short, self.succession.promoted(), is_whole=is_whole
+            )

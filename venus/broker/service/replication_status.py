@@ -29,8 +29,8 @@ class ReplicationStatus:
         self._installing = installing
         self._host, self._shared, self._coordination = host, shared, coordination
 
-    def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
-        """Add the cluster, each business's replicas, and what is wrong with them."""
+    def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
+        """Add the cluster, each business's replicas, and what is wrong with them; of one business, or of all."""
         status.cluster, status.broker_id = self._name, self._host.me.member.broker
         if self._coordination.unreachable:
             status.alarms.append(f"the coordinator does not answer: {self._coordination.unreachable}")
@@ -40,6 +40,8 @@ class ReplicationStatus:
         if self._host.me.unhealthy:
             status.alarms.append(f"another broker should lead instead: {self._host.me.unhealthy}")
         for found in self._installing():  # its business is not among the others until its copy is whole
+            if business not in ("", found.business):
+                continue
             why = self._host.troubles.get(found.business, "it was interrupted")
             status.alarms.append(f"{found.business} is being installed again: {why}; {how_far(found)}")
             status.installations.add(

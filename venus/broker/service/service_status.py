@@ -58,14 +58,17 @@ class ServiceStatus:
         self.reports.forget_business(business)
 
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
-        """Return the core's status with what the service adds; reads the store, so not in the loop."""
+        """Return the core's status with what the service adds; reads the store, so not in the loop.
+
+        Whoever asks for one business may have no role for the others: what stands for each of them is left out.
+        """
         status = self._core.status(business)
         if self.replication is not None:
-            self.replication.lay_over(status)
+            self.replication.lay_over(status, business)
         if self.network is not None:
-            self.network.lay_over(status)
+            self.network.lay_over(status, is_whole=not business)
         if self.traffic is not None:
-            self.traffic.lay_over(status)
+            self.traffic.lay_over(status, business)
         for entry in status.businesses:
             entry.producer = self.producers.get(entry.business, "")
             entry.alarms.extend(self._alarms.get(entry.business, ()))

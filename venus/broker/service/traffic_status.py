@@ -27,13 +27,13 @@ class TrafficStatus:
         self._traffic, self._core, self._bridge, self._windows = traffic, core, bridge, windows
         self._frames = frames
 
-    def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
-        """Add it; from any thread."""
+    def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
+        """Add it, of one business or of all; from any thread."""
         now = self._traffic.monotonic()
         ahead_us = time.time_ns() // 1000 - int(now * 1e6)
         status.traffic.CopyFrom(
             broker_pb2.TrafficStatus(
-                brakes=self._brakes(now, ahead_us),
+                brakes=self._brakes(now, ahead_us, business),
                 lanes=self._lanes(ahead_us),
                 facts=[
                     broker_pb2.HealthFact(
@@ -53,7 +53,7 @@ class TrafficStatus:
                         consumer.slow_since_us = ahead_us + int(window.slow_since * 1e6)
         status.alarms.extend(self._alarms(ahead_us))
 
-    def _brakes(self, now: float, ahead_us: int) -> list[broker_pb2.BrakeStatus]:
+    def _brakes(self, now: float, ahead_us: int, business: str) -> list[broker_pb2.BrakeStatus]:
         return [
             broker_pb2.BrakeStatus(
                 brake=found.brake.value,
@@ -65,6 +65,7 @@ class TrafficStatus:
                 on=found.is_on(now),
             )
             for found in self._traffic.admission.record.all()
+            if not business or found.business in ("", business)
         ]
 
     def _lanes(self, ahead_us: int) -> list[broker_pb2.LaneStatus]:
