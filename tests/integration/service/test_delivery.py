@@ -17,9 +17,10 @@ from tests.support.consumers import (
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service import shared_frames
+from venus.broker.service.gate import OpenGate
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.turnstile import Turnstile
-from venus.errors import DigestMismatch, OffsetDiverged, ProtocolError
+from venus.errors import DigestMismatch, Diverged, OffsetDiverged, ProtocolError, Unavailable
 from venus.rpc.channel import open_channel
 from venus.rpc.credit import cost
 from venus.rpc.producer import Producer
@@ -144,6 +145,31 @@ def test_a_diverged_consumer_is_told_and_never_served(broker: RunningBroker) -> 
     fill(broker.address, 1, 3)
     with subscriber(broker) as reader, pytest.raises(OffsetDiverged):
         reader.open(1000, 1)
+
+
+@pytest.mark.parametrize("is_certain", [False, True])
+def test_nobody_is_told_that_he_diverged_before_it_is_certain_that_this_broker_leads(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, is_certain: bool
+) -> None:
+    """A consumer that is told so ends, and is loaded again; a producer's tables as well."""
+    asked: list[tuple[str, int]] = []
+
+    async def led(_: OpenGate, business: str, term: int) -> None:
+        asked.append((business, term))
+        if not is_certain:
+            raise Unavailable("another broker leads by now")
+
+    fill(broker.address, 1, 3)
+    monkeypatch.setattr(OpenGate, "term", lambda *_: 7)
+    monkeypatch.setattr(OpenGate, "led", led)
+    kind = Diverged if is_certain else Unavailable
+    with subscriber(broker) as reader, pytest.raises(kind):
+        reader.open(1000, 1)
+    with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender, pytest.raises(kind):
+        sender.connect(0, 9)
+    assert asked == [(BUSINESS, 7)] * 2
+    with subscriber(broker) as reader:
+        assert reader.open(3, 0).next_offset == 3
 
 
 @pytest.mark.parametrize("fields", [{}, {"acknowledge": 3}, {"open": broker_pb2.Open(business=BUSINESS)}])

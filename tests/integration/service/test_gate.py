@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -203,6 +204,32 @@ def test_nobody_begins_to_use_a_business_while_the_coordinator_forgets_it(broker
         late.may.set()
         await until(lambda: broker.host.gone == [(BUSINESS, 1)])
         broker.core.catalogue.enter("other")
+
+    forgetting(broker, test)
+
+
+def test_who_leads_no_more_and_has_not_heard_of_it_finds_out_before_somebody_is_told_of_another_history(
+    broker: Broker,
+) -> None:
+    """A paused virtual machine does not see that its lease has ended; a new lease begins before the record is read."""
+    read: list[None] = []
+
+    async def test(late: Late) -> None:
+        own = broker.host.records[BUSINESS]
+        broker.host.me, broker.gate.coordination = SimpleNamespace(member=own.leader), SimpleNamespace()  # type: ignore[assignment]
+        broker.gate.coordination.read_soon = lambda: read.append(None)  # type: ignore[method-assign]
+        assert broker.gate.term(BUSINESS) == 1
+        await broker.gate.led(BUSINESS, 1)
+        assert not read
+
+        late.away = True
+        with pytest.raises(Unavailable):
+            await broker.gate.led(BUSINESS, 1)
+        late.away = False
+        late.swap(own, replace(own, term=2, leader=Member(broker="b", store="other")))
+        with pytest.raises(Unavailable, match="another broker leads by now"):
+            await broker.gate.led(BUSINESS, 1)
+        assert len(read) == 1
 
     forgetting(broker, test)
 

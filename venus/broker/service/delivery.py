@@ -16,7 +16,7 @@ from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.streams import Streams
 from venus.broker.service.traffic import Traffic
-from venus.errors import Overloaded, ProtocolError, Refused, Unavailable, VenusError
+from venus.errors import Diverged, Overloaded, ProtocolError, Refused, Unavailable, VenusError
 from venus.flow.braking import Brake
 from venus.flow.windows import Window
 from venus.network.topology import PULLS_AS
@@ -85,8 +85,13 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                 )
                 self.streams.add(stream)
                 self.frames.entered(stream.business)
+                term = self._gate.term(stream.business)
                 try:
                     await stream.run(first)
+                except Diverged:
+                    if term:
+                        await self._gate.led(stream.business, term)
+                    raise
                 finally:
                     self.streams.remove(stream)
                     self.frames.left(stream.business)

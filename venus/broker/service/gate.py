@@ -21,6 +21,15 @@ class Gate(Protocol):
     def reader(self, business: str) -> None:
         """Let somebody in who only looks. Raises NotLeader if this broker has nothing of the business."""
 
+    def term(self, business: str) -> int:
+        """Return the term in which this broker leads, as far as it knows; 0 = it does not, or needs none."""
+
+    async def led(self, business: str, term: int) -> None:
+        """Return once it is certain that this broker led in a term when this was called. Raises Unavailable.
+
+        Whoever leads no more, and has not heard of it, lacks what others have acknowledged.
+        """
+
     async def forget(self, business: str) -> bool:
         """Let a whole cluster forget a business; False = it is this broker's alone, which forgets it by itself."""
 
@@ -42,6 +51,13 @@ class OpenGate:
 
     def reader(self, business: str) -> None:
         """Let everybody look."""
+
+    def term(self, business: str) -> int:
+        """Nobody else could lead."""
+        return 0
+
+    async def led(self, business: str, term: int) -> None:
+        """Nobody else could lead."""
 
     async def forget(self, business: str) -> bool:
         """Leave it to the broker."""

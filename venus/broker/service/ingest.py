@@ -18,7 +18,7 @@ from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.producer_stream import Context, ProducerStream, Shared
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
-from venus.errors import Fenced, ProtocolError, Unavailable, VenusError
+from venus.errors import Diverged, Fenced, ProtocolError, Unavailable, VenusError
 from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import checked
 from venus.wire import broker_pb2, broker_pb2_grpc
@@ -74,14 +74,17 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         if self.service_status.network is not None:
             self.service_status.network.refuse_producer(init.business)
         await self._gate.producer(init.business)
+        term = self._gate.term(init.business)
         answer = self.core.producers.init(
             init.business, init.producer, init.source_epoch, init.source_last_batch, insists=init.take_over
         )
         try:
             stream = ProducerStream(self._shared, context, init, await asyncio.wrap_future(answer))
             self._enter(stream)
-        except BaseException:
+        except BaseException as error:
             self.core.producers.leave(init.business)
+            if term and isinstance(error, Diverged):
+                await self._gate.led(init.business, term)
             raise
         return stream
 

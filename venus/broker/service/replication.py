@@ -69,6 +69,7 @@ class Replication:
         self._remove = Removing(core.catalogue, self._coordinator, bridge, self._gone)
         self._proof = proof
         self._pool = ThreadPoolExecutor(1, "venus-replica-read")
+        self._asking = asyncio.Lock()  # one at a time: the coordinator may be slow
         self._ticking: asyncio.Task[None] | None = None
         self._clients: tuple[Ingest, Delivery] | None = None
         self._wanted = Wanted(
@@ -241,6 +242,23 @@ class Replication:
         standing = self._shared.standing(business)
         if business not in self.host.replicas and business in self.host.records and standing.leader:
             raise refused(business, standing)
+
+    def term(self, business: str) -> int:
+        """Return the term in which this broker leads, as far as it knows; 0 = it does not."""
+        standing = self._shared.standing(business)
+        return standing.term if standing.leads else 0
+
+    async def led(self, business: str, term: int) -> None:
+        """Ask the coordinator. Raises Unavailable unless this broker led in a term when this was called.
+
+        No lease tells: a virtual machine that was paused need not see that its own has ended, and one that begins
+        again begins before the record is read again.
+        """
+        async with self._asking:
+            known = await self._bridge.blocking(Lane.CONTROL, self._coordinator.read, business)
+        if known is None or (known.term, known.leader) != (term, self.host.me.member):
+            self.coordination.read_soon()
+            raise Unavailable(f"{business}: another broker leads by now", hint="try again in a moment")
 
     def snapshot(self, business: str, holder: str) -> None:
         """Send a load to the leader, which keeps the queue from its cut on; for a look any replica will do.
