@@ -53,6 +53,8 @@ class RowJudge:
         mirror = business.committed.mirror if business is not None else None
         if mirror is None:
             return Chosen(EVERY, EVERY)
+        if (host.name, mirror.begin) not in self._here:
+            self.began(host)  # it is committed a moment before whoever began it hears of that
         return self._here[host.name, mirror.begin]
 
     def follows(self, host: TierHost, above: Admits) -> None:
