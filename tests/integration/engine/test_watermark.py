@@ -72,6 +72,34 @@ def test_nothing_is_told_or_seen_above_the_watermark(tmp_path: Path) -> None:
     engine.stop()
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_is_above_the_watermark_is_forgotten_with_its_business(tmp_path: Path, is_killed: bool) -> None:
+    """A broker of a cluster that had forgotten its business meanwhile did not start any more: try again, it said."""
+    replicas = Replicas()
+    engine = engines.make(tmp_path, watermark=replicas)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    replicas.held = 3  # EPOCH, PREPARE, DECIDE
+    waits = engine.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(3, 2))])
+    settle(engine)
+    engine.producers.leave(BUSINESS)
+    settle(engine)
+    if is_killed:
+        engine.stop()
+        engine = engines.make(tmp_path, watermark=replicas)
+        assert engine.catalogue.known(BUSINESS).pending
+
+    engine.forget_business(BUSINESS)
+
+    assert not engine.catalogue.has(BUSINESS)
+    with pytest.raises(Unavailable):
+        waits.result(WAIT_S)
+    engine.stop()
+    engine = engines.make(tmp_path)
+    assert list(engine.catalogue.stored()) == []
+    engine.stop()
+
+
 def test_who_catches_up_asks_about_what_is_undecided_and_about_nothing_else(tmp_path: Path) -> None:
     """A replica applies many half messages together with their decisions; then it leads, and has to ask."""
     replicas, clock = Replicas(), engines.Clock()

@@ -17,9 +17,16 @@ _NUMBERED = (keys.RLOG, keys.QUEUE, keys.ROW)
 
 
 def forget(group: Group, business: Business, catalogue: Catalogue) -> None:
-    """Put the removal. Raises Unavailable if something is being written for the business at the same time."""
-    if business in group.touched() or business.pending:
+    """Put the removal. Raises Unavailable if something is being written for the business at the same time.
+
+    What waits for the high watermark goes with the rest: nobody need be left who could move it.
+    """
+    if business in group.touched():
         raise Unavailable(f"business {business.name!r} is being written", hint="try again")
+    if business.pending:
+        error = Unavailable(f"business {business.name!r} is being forgotten", hint="try again in a moment")
+        group.refused.append((business, business.pending[0].index, error))
+        business.pending.clear()
     put_removal(group.batch, business.number)
     catalogue.remember_number(group.batch)
     group.durable = True

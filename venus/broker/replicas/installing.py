@@ -301,7 +301,6 @@ class Installer:
             if before is not None:
                 put_removal(group.batch, before.number)
             if found is not None:
-                found.pending.clear()
                 forget(group, found, catalogue)
             catalogue.remember_number(group.batch)
             _put_mark(group, business, mark)
