@@ -16,6 +16,7 @@ from venus.broker.log.log import Log
 from venus.broker.machine import half
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import Envelope, Version
+from venus.broker.machine.epochs import Epochs
 from venus.broker.machine.queue_index import Tail
 from venus.broker.machine.retention import Mark
 from venus.broker.machine.review_schedule import Reviews
@@ -87,7 +88,7 @@ class Business:
     log_start: int = 0  # the first offset that can be read
     nbytes: int = 0  # of bodies that were ever committed
     nbytes_trimmed: int = 0
-    epochs: tuple[tuple[int, int], ...] = ()  # epoch, its first offset
+    epochs: Epochs = ()
     committed_at_us: int = 0
     captured_at_us: int = 0
     marks: list[Mark] = field(default_factory=list)  # replaced, never changed
@@ -140,10 +141,6 @@ class Business:
         """The cut that the visible queue ends in the middle of, as only a mirror's can; 0 = it ends with a cut."""
         newest = self.tail.newest
         return newest.cut if newest is not None and not newest.cut_end else 0
-
-    def end_of_epoch(self, epoch: int) -> int:
-        """Return the offset where a consumer of that epoch must have stopped at the latest (KIP-320)."""
-        return next((start for known, start in self.epochs if known > epoch), self.visible_offset)
 
     def attached(self) -> list[Consumer]:
         """Return every consumer group, and every transient reader."""

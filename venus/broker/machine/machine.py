@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from venus.broker.log.entry import WITH_ENVELOPE, Entry, EntryKind
-from venus.broker.machine import full_data, loss, queue_index, records, retention
+from venus.broker.machine import epochs, full_data, loss, queue_index, records, retention
 from venus.broker.machine.business import Business, Pending, TableFigures
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import Envelope, envelope, parse
@@ -186,8 +186,7 @@ def _begin_epoch(business: Business, epoch: int, offset: int) -> None:
     Not while it is in doubt what is missing, nor for that itself: a consumer may have applied it under older epochs.
     """
     if epoch > business.epoch_at_end:
-        kept = [e for i, e in enumerate(business.epochs) if _still_needed(business, i)]
-        business.epochs = (*kept, (epoch, offset))
+        business.epochs = epochs.begun(business.epochs, epoch, offset, business.log_start)
 
 
 def _place(
@@ -216,11 +215,6 @@ def _place(
     business.captured_at_us = content.captured_at_us
     _describe(business, offset, content, batch)
     return place
-
-
-def _still_needed(business: Business, i: int) -> bool:
-    following = business.epochs[i + 1][1] if i + 1 < len(business.epochs) else None
-    return following is None or following >= business.log_start  # who is exactly there may be of an older one
 
 
 def _describe(business: Business, offset: int, content: Envelope, batch: Batch) -> None:

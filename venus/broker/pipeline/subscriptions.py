@@ -90,9 +90,9 @@ class Subscriptions:
         """
         found = self._catalogue.known(business)
         knows_end = self._knows_end(found)  # asked first: what becomes safe later is not beyond the end
-        opened = reader.check(found, offset, epoch, knows_end=knows_end)
-        opened.networks.extend(self._networks())
         with self._guard():
+            opened = reader.check(self._store, found, offset, epoch, knows_end=knows_end)
+            opened.networks.extend(self._networks())
             self.rows.tell(found, offset, wanted or broker_pb2.Open(), opened)
         return opened
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from venus.broker.log.entry import EntryKind, note
-from venus.broker.machine import consumers, queue_index, retention
+from venus.broker.machine import consumers, epochs, queue_index, retention
 from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer, kept_for
 from venus.broker.machine.records import consumer_record
@@ -46,6 +46,7 @@ def trim(
     number, first_index = business.number, business.log.start
     group.batch.delete_range(keys.QUEUE, keys.queue_key(number, business.log_start), keys.queue_key(number, start))
     business.log.trim(group.batch, index)
+    business.epochs = epochs.trimmed(business.epochs, last.epoch, last.base_offset, start)
     business.log_start, business.nbytes_trimmed = start, last.after
     group.changed.add(business)
     group.log_changed.add(business)

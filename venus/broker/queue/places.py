@@ -19,6 +19,12 @@ def at(store: Store, business: Business, offset: int) -> Placed | None:
     return next(nearby if nearby is not None else _stored(store, business, _start(store, business, offset)), None)
 
 
+def stored_at(store: Store, business: Business, offset: int) -> Placed | None:
+    """Find the batch that holds an offset in the store; None = it is gone from there, or has not come."""
+    place = next(_stored(store, business, _start(store, business, offset), limit=1), None)
+    return place if place is not None and place.base_offset <= offset < place.next_offset else None
+
+
 def walk(store: Store, business: Business, offset: int, limit: int = 512) -> Iterator[Placed]:
     """Walk committed batches from the one that holds `offset` on, in memory, or at most `limit` in the store."""
     nearby = business.tail.walk(offset)

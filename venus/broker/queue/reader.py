@@ -9,7 +9,7 @@ from venus.broker.machine import home, loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import read_body
-from venus.broker.queue import filled, places
+from venus.broker.queue import epochs, filled, places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.queue.early_delivery import There
 from venus.broker.store.rocks import Store
@@ -30,14 +30,14 @@ class ReadResult:
     next_offset: int
 
 
-def check(business: Business, offset: int, epoch: int, *, knows_end: bool = True) -> broker_pb2.Opened:
+def check(store: Store, business: Business, offset: int, epoch: int, *, knows_end: bool = True) -> broker_pb2.Opened:
     """Say whether a consumer may read from `offset`, having applied an increment of `epoch` last.
 
     A replica that does not know the end of what is safe has not caught up with the consumer: Unavailable.
     """
     filled.check(business)
     if business.committed.is_mirror:  # one that is behind may know already what has diverged
-        _check_epoch(business, offset, epoch)
+        _check_epoch(store, business, offset, epoch)
         _check_newer(business, offset, epoch)
     elif offset > business.visible_offset and not knows_end:
         raise Unavailable(
@@ -45,15 +45,15 @@ def check(business: Business, offset: int, epoch: int, *, knows_end: bool = True
             hint="this replica follows, or begins to lead: try again in a moment",
         )
     in_range(business, offset)
-    _check_epoch(business, offset, epoch)
+    _check_epoch(store, business, offset, epoch)
     return broker_pb2.Opened(
         next_offset=business.visible_offset, log_start=business.log_start, epoch=business.epoch_at_end,
         home=home.said(business.committed.home),
     )  # fmt: skip
 
 
-def _check_epoch(business: Business, offset: int, epoch: int) -> None:
-    end = business.end_of_epoch(epoch) if epoch else offset
+def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> None:
+    end = epochs.end_of(store, business, epoch) if epoch else offset
     ended = end < business.visible_offset or not business.committed.is_mirror
     if offset > end and ended:
         raise OffsetDiverged(

@@ -8,6 +8,7 @@ import uuid
 from venus.broker.machine import mirror, queue_index
 from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import decode_materialised, schemas_of
 from venus.broker.queue.filled import unfilled
 from venus.broker.snapshot.leases import Pin
@@ -22,7 +23,8 @@ def look(store: Store, business: Business, directory: str, *, now: int, until: i
     `now` and `until` are microseconds.
     """
     at = reached(store, business.number)
-    last = last_batch(store, business.number, at.offset)
+    below = _below(store, business.number, at.offset)
+    last = below.batch_no if below is not None else _batch_before(store, business.number, at.offset)
     core = json.loads(store.get(keys.STATE, keys.core_key(business.number)) or b'{"epochs":[],"last_batch":0}')
     source = mirror.decode(core.get("mirror"))
     if source is not None and not source.filled(at.filled):
@@ -32,7 +34,8 @@ def look(store: Store, business: Business, directory: str, *, now: int, until: i
         directory=directory,
         business=business.number,
         offset=at.offset,
-        epoch=_epoch_below(at.offset, core["epochs"], source),
+        # of the epochs that began long ago only the batches themselves tell
+        epoch=max(_epoch_below(at.offset, core["epochs"], source), below.epoch if below is not None else 0),
         sequence=at.sequence,
         last_batch=core["last_batch"] if last is None else last,
         made_at_us=now,
@@ -71,11 +74,16 @@ def schemas(store: Store, pin: Pin, table_ids: tuple[int, ...] = ()) -> list[cha
     ]
 
 
-def last_batch(store: Store, business: int, offset: int) -> int | None:
-    """Return the newest batch below an offset; None = the newest one there is."""
-    prefix = keys.queue_key(business, 0)[:4]
+def _below(store: Store, business: int, offset: int) -> Placed | None:
+    """Return where the newest batch below an offset is, None if the queue does not have it any more."""
     below = store.before(keys.QUEUE, keys.queue_key(business, offset))
-    if below is not None and below[0][:4] == prefix:
-        return queue_index.decode(keys.queue_offset(below[0]), below[1]).batch_no
+    if below is None or below[0][:4] != keys.queue_key(business, 0)[:4]:
+        return None
+    return queue_index.decode(keys.queue_offset(below[0]), below[1])
+
+
+def _batch_before(store: Store, business: int, offset: int) -> int | None:
+    """Return the batch before the oldest one from an offset on; None if there is none."""
+    prefix = keys.queue_key(business, 0)[:4]
     above = next(store.scan(keys.QUEUE, keys.queue_key(business, offset), keys.after_prefix(prefix), limit=1), None)
     return queue_index.decode(keys.queue_offset(above[0]), above[1]).batch_no - 1 if above is not None else None
