@@ -135,6 +135,7 @@ class Core:
             self.space,
             default_lease_s=self._settings.snapshot_lease_s,
             checkpoints_max=self._settings.limits.snapshots,
+            leases_max=self._settings.limits.leases,
             clock_us=lambda: int(self._monotonic() * 1e6),
             checkpoint=self.materialiser.checkpoint,
             record=self._record_pin,

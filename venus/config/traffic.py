@@ -18,6 +18,8 @@ class Limits(Section):
     #: Of all full data that leaves the broker, evenly; 0 = no limit.
     full_data_bytes_per_s: Limit = 0.0
     snapshots: Count = 4
+    #: Of all snapshots together: one for each load, and for each other reader of full data.
+    leases: Count = 1000
     loads: Count = 64
     streams: Count = 20_000
     #: Half messages that have waited longer for the disk are refused; 0 = never.

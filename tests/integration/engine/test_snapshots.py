@@ -258,6 +258,51 @@ def test_only_so_many_checkpoints_at_once(engine: Core, clock: Clock) -> None:
     ]  # fmt: skip
 
 
+def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock, limits=Limits(leases=3, slow_request_ms=0))
+    Producer(engine).commit(engines.rows(0, 10))
+    first = open_snapshot(engine, holder="a")
+    open_snapshot(engine, holder="b")
+    clock.now_s += 31
+    open_snapshot(engine, holder="c")
+    assert len(list((tmp_path / "snapshots").iterdir())) == 2
+
+    with pytest.raises(Overloaded) as caught:
+        open_snapshot(engine)
+    assert str(caught.value) == (
+        "3 leases on snapshots are held already, by a (its lease: 3569 s), b (its lease: 3569 s), c (its lease: 3600 s)"
+    )
+    assert caught.value.retry_after_s == 1.0
+    engine.full_data.renew(first.snapshot_id)
+    assert len(engines.chunks(engine, first, first.splits[0])) == 1, "whoever has a lease is not disturbed"
+    engine.full_data.close(first.snapshot_id)
+    open_snapshot(engine, holder="d")
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock, limits=Limits(leases=2, slow_request_ms=0))
+    assert len(engines.status(engine).leases) == 3, "what was promised is kept"
+    with pytest.raises(Overloaded, match="3 leases on snapshots are held"):
+        open_snapshot(engine)
+    engine.stop()
+
+
+def test_a_snapshot_that_cannot_be_described_leaves_no_lease(
+    engine: Core, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(*_: object) -> list[broker_pb2.Split]:
+        raise Refused("no such split")
+
+    Producer(engine).commit(engines.rows(0, 10))
+    with monkeypatch.context() as patched:
+        patched.setattr(splits, "plan", plan)
+        with pytest.raises(Refused, match="no such split"):
+            open_snapshot(engine)
+
+    assert list(engines.status(engine).leases) == []
+    assert not list((tmp_path / "snapshots").iterdir())
+    open_snapshot(engine)
+
+
 def test_a_lease_is_as_long_as_the_operator_allows(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, snapshot_lease_s=5000.0)
     Producer(engine).commit(engines.rows(0, 10))

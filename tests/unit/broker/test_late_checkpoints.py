@@ -30,7 +30,7 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(snapshots, "_CHECKPOINT_WAIT_S", 0.01)
     found = Snapshots(
-        tmp_path, Space(tmp_path, 0), default_lease_s=60.0, checkpoints_max=4, clock_us=lambda: 0,
+        tmp_path, Space(tmp_path, 0), default_lease_s=60.0, checkpoints_max=4, leases_max=4, clock_us=lambda: 0,
         checkpoint=checkpoint, record=record,
     )  # fmt: skip
     with pytest.raises(Unavailable, match="too far behind"):

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 #: A snapshot younger than this is shared rather than made again.
 SHARED_S = 30.0
-#: When to ask again while there are as many checkpoints as there may be.
+#: When to ask again while there are as many checkpoints or leases as there may be.
 RETRY_S = 1.0
 _CHECKPOINT_WAIT_S = 120.0
 
@@ -52,12 +52,13 @@ class Snapshots:
         *,
         default_lease_s: float,
         checkpoints_max: int,
+        leases_max: int,
         clock_us: Callable[[], int],
         checkpoint: Callable[[Business, Path], Future[None]],
         record: Callable[[str, bytes | None], Future[None]],
     ) -> None:
         self._space = space
-        self._checkpoints_max = checkpoints_max
+        self._checkpoints_max, self._leases_max = checkpoints_max, leases_max
         self._clock_us = clock_us
         self._checkpoint = checkpoint
         self._lock = threading.Lock()
@@ -105,17 +106,31 @@ class Snapshots:
     def open(self, business: Business, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         """Make or share a checkpoint and take a lease on it. Waits for the full data to catch up.
 
-        Raises Unavailable while a mirror has no full data.
+        Raises Unavailable while a mirror has no full data, Overloaded while too many have leases.
         """
         check(business)
         lease_s = self._holding.lease_s(request.lease_s)
         with self._making:
+            self._check_leases()
             shared = self._shareable(business)
             pin = self._share(shared, lease_s, request.holder) if shared else self._make(business, lease_s, request)
-        found = self._describe(pin, request)
-        pin = replace(pin, plan=tuple(map(range_of, found.splits)), where=filter_wire.from_wire(found.where))
-        self._holding.complete(pin)
+        try:
+            found = self._describe(pin, request)
+            pin = replace(pin, plan=tuple(map(range_of, found.splits)), where=filter_wire.from_wire(found.where))
+            self._holding.complete(pin)
+        except BaseException:
+            self.close(pin.snapshot_id)  # nobody will ever know its name
+            raise
         return found
+
+    def _check_leases(self) -> None:
+        held = self._holding.held()
+        if len(held) >= self._leases_max:
+            raise Overloaded(
+                f"{len(held)} leases on snapshots are held already, by {shown(held, self._clock_us())}",
+                hint="wait until one of these loads ends, or its lease does; [broker.limits] leases allows more",
+                retry_after_s=RETRY_S,
+            )
 
     def _shareable(self, business: Business) -> Pin | None:
         youngest = self._clock_us() - int(SHARED_S * 1e6)
