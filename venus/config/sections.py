@@ -69,6 +69,8 @@ class Target(_Section):
     #: How names are written: auto = upper-case dictionaries (Oracle) in lower case, lower = all of them, keep = none.
     names: Literal["auto", "lower", "keep"] = "auto"
     on_error: Literal["halt", "quarantine"] = "halt"
+    #: How long a refused row is kept after it was decided: applied, skipped, or settled by something newer.
+    quarantine_keep_s: Seconds = 30 * 86400.0
     on_existing: Literal["refuse", "truncate", "append"] = "refuse"
     #: How a table is emptied: by DELETE, as readers of an older snapshot need it, or by TRUNCATE, which is instant.
     empty_by: Literal["delete", "truncate"] = "delete"

@@ -237,6 +237,21 @@ UPDATE {own}.quarantine SET state = 'SUPERSEDED', reason = %(reason)s, decided_a
 WHERE group_name = %(group)s AND table_id = %(table_id)s AND state IN ('HALTED', 'PARKED')
     AND "offset" < %(offset)s
 
+-- clear_quarantine --
+-- Looks at the next changes in the order in which they came, and removes those that were decided long ago: they are
+-- kept for people only. Not one that was skipped and that its table meets once more when it catches up. Says how far
+-- it looked, nothing at the end, and how many are gone.
+WITH piece AS (
+    SELECT id FROM {own}.quarantine WHERE id > %(after)s ORDER BY id LIMIT %(rows_max)s
+), gone AS (
+    DELETE FROM {own}.quarantine q USING piece
+    WHERE q.id = piece.id AND q.group_name = %(group)s AND q.state IN ('APPLIED', 'SKIPPED', 'SUPERSEDED')
+        AND extract(epoch FROM now() - q.decided_at) > %(keep_s)s
+        AND NOT EXISTS (SELECT FROM {own}.target_table t WHERE t.group_name = q.group_name
+            AND t.table_id = q.table_id AND t.held_from <= q."offset")
+    RETURNING q.id)
+SELECT (SELECT max(id) FROM piece), (SELECT count(*) FROM gone)
+
 -- job --
 SELECT load_id, state, snapshot FROM {own}.load_job WHERE group_name = %(group)s
 

@@ -277,13 +277,14 @@ class ApplySession:
     # -- what is not the stream ------------------------------------------------------------------------------------
 
     def _tend(self) -> None:
-        """Catch up tables, go on with resyncs, see what operators want, report."""
+        """Catch up tables, go on with resyncs, see what operators want, tidy up, report."""
         if not self._stream.cuts.has_complete:
             self._reload_if_superseded()
         if self._held.step(self._session, self._catalogue, defer_constraints=self._defer):
             self._reload()
         self._tend_resyncs()
         self._account()
+        self._loop.clearing.step(self._target, self._session)
         if not self._stream.told(*self._positions()):
             self._acknowledge()  # a table follows again: nothing is kept for it any more, also on a quiet queue
         self._loop.tell(self._catalogue.held())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from venus.adapters.targets.contract import FollowReport
+from venus.adapters.targets.postgresql.apply.clearing import Clearing
 from venus.adapters.targets.postgresql.database import TableState
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.under.circuit import TargetCircuit
@@ -39,6 +40,7 @@ class Loop(TargetCircuit):
         self.stop = stop
         #: What is decided about refused rows of the cut that is being applied; outlives a session.
         self.verdicts = Verdicts()
+        self.clearing = Clearing(time.monotonic)
         self._report = report
         self._constraints = ""
         self._rows = self._transactions = 0

@@ -88,6 +88,7 @@ class StagedApply:
         with _Opened(self._target, self._stop) as opened:
             self._loop.constraints(DEFERRED if opened.defer else REPLICA)
             self._follow(opened)
+            self._loop.clearing.step(self._target, opened.session)
             position = opened.catalogue.position
             if position.paused:
                 self._loop.tell(opened.catalogue.held())

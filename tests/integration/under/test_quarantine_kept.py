@@ -1,0 +1,129 @@
+"""How long the quarantine keeps what: decided changes for a while, those that wait for ever."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.support.applying import counters_close, equal, loaded
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
+from venus.adapters.targets.postgresql.apply.clearing import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, Clearing
+from venus.adapters.targets.postgresql.control import (
+    pause,
+    quarantine_list,
+    quarantine_retry,
+    quarantine_skip,
+    resume,
+    table_states,
+)
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+CHECK = "ALTER TABLE shop.{} ADD CONSTRAINT not_odd CHECK (amount <> 666)"
+NO_CHECK = "ALTER TABLE shop.{} DROP CONSTRAINT not_odd"
+AGED = "UPDATE venus.quarantine SET created_at = now() - interval '40 days', decided_at = now() - interval '31 days'"
+
+
+def kept(settings: Settings) -> list[tuple[str, str]]:
+    """Return key and state of what the quarantine has."""
+    return [(q.key, q.state) for q in quarantine_list(settings, "a", everything=True)]
+
+
+def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), rows=9, on_error="quarantine")
+    since = dict(feed.committed)
+    query(database, CHECK.format("items"))
+    with following(settings, "a"):
+        feed.cut(*(put(i, "bad", 666) for i in (1, 2, 3, 4)))
+        caught_up(database, broker)
+        first, second, third, _ = quarantine_list(settings, "a")
+        quarantine_skip(settings, "a", [first.id, second.id], reason="known to be wrong")
+        query(database, NO_CHECK.format("items"))
+        quarantine_retry(settings, "a", [third.id])
+    states = [('{"id": "1"}', "SKIPPED"), ('{"id": "2"}', "SKIPPED"), ('{"id": "3"}', "APPLIED")]
+    assert kept(settings) == [*states, ('{"id": "4"}', "PARKED")]
+    query(database, f'{AGED} WHERE key <> \'{{"id": "2"}}\'')  # also of the one that waits: as nothing ever sets it
+
+    with following(settings, "a"):
+        wait_for(lambda: len(kept(settings)) == 2, "the old ones to go")
+        feed.cut(put(5, "later", 5))
+        caught_up(database, broker)
+
+    assert kept(settings) == [('{"id": "2"}', "SKIPPED"), ('{"id": "4"}', "PARKED")]
+    counters_close(settings, feed, since)
+
+
+def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), items(2, "others"), rows=5)
+    since = dict(feed.committed)
+    for name in ("items", "others"):
+        query(database, CHECK.format(name))
+    with following(settings, "a"):
+        feed.cut(put(1, "bad", 666), put(2, "fine", 2))
+        feed.cut(put(1, "bad", 666, table=2))
+        caught_up(database, broker)
+    skipped, other = quarantine_list(settings, "a")
+    quarantine_skip(settings, "a", [skipped.id], reason="known to be wrong")
+    pause(settings, "a", ["shop.items"])
+    quarantine_skip(settings, "a", [other.id], reason="known to be wrong")
+    query(database, AGED)
+
+    with following(settings, "a"):
+        wait_for(lambda: table_states(settings, "a")[1].state == "ACTIVE", "the other table")
+    with following(settings, "a"):  # a round that began while the other table did not follow was too early for it
+        wait_for(lambda: len(kept(settings)) == 1, "the other change to go")
+        assert kept(settings) == [('{"id": "1"}', "SKIPPED")]
+    with following(settings, "a"):  # it knows what the quarantine has, and nothing from before
+        resume(settings, "a", ["shop.items"])
+        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+    with following(settings, "a"):
+        wait_for(lambda: kept(settings) == [], "the change to go, which nobody meets any more")
+
+    feed.model[1]["1",] = ("label 1", "1")
+    del feed.model[2]["1",]
+    equal(database, feed)
+    counters_close(settings, feed, since)
+
+
+def test_it_is_cleared_in_pieces_with_pauses(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), quarantine_keep_s=3600)
+    query(
+        database,
+        'INSERT INTO venus.quarantine (group_name, business, table_id, schema_version, record_id, key, "offset", '
+        "sequence, sqlstate, message, row_message, is_deleted, state, decided_at) "
+        "SELECT g, 'main', 1, 1, '\\x00', '{}', n, n, '', '', '', false, 'APPLIED', now() - interval '2 hours' "
+        f"FROM generate_series(1, {2 * PIECE_ROWS}) n, (VALUES ('main/a'), ('main/b')) v (g) ORDER BY n, g",
+    )
+    now = 100.0
+    target = PostgresTarget(settings, "a")
+    session = target.connect()
+    clearing = Clearing(lambda: now)
+
+    def left() -> int:
+        return int(query(database, "SELECT count(*) FROM venus.quarantine")[0][0])
+
+    counts = [left()]
+    while True:
+        clearing.step(target, session)
+        clearing.step(target, session)  # too early
+        if left() == counts[-1]:
+            break
+        counts.append(left())
+        now += PIECE_EVERY_S
+    assert [before - after for before, after in pairwise(counts)] == [PIECE_ROWS // 2] * 4
+    assert query(database, "SELECT DISTINCT group_name FROM venus.quarantine") == [("main/b",)]
+
+    query(database, "UPDATE venus.quarantine SET group_name = 'main/a'")
+    now += ROUND_EVERY_S - PIECE_EVERY_S
+    clearing.step(target, session)
+    assert left() == counts[-1], "the round has ended, the next one is not due"
+    now += PIECE_EVERY_S
+    clearing.step(target, session)
+    assert left() == counts[-1] - PIECE_ROWS
+    session.close()
