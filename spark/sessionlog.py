@@ -6,9 +6,10 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from venus.errors import SparkFailed, VenusError
@@ -30,12 +31,21 @@ _NO_REASON = re.compile(
 
 #: Logs of earlier sessions that failed.
 LOGS_KEPT = 10
+#: A log that is longer becomes the older part of itself. `venus sync --engine spark` is one session for months.
+LOG_BYTES_MAX = 8 << 20
+LOOK_EVERY_S = 2.0
 
 
 class SessionLog:
-    """Where everything goes that Spark says; removed after a session that went well."""
+    """Where everything goes that Spark says; removed after a session that went well.
 
-    def __init__(self) -> None:
+    The newest part is in `path`, what came before it in a second file, `older`; what was before that is gone.
+    """
+
+    def __init__(self, *, bytes_max: int = LOG_BYTES_MAX, look_every_s: float = LOOK_EVERY_S) -> None:
+        self._bytes_max, self._look_every_s = bytes_max, look_every_s
+        self._ended = threading.Event()
+        self._watching = threading.Thread(target=self._watch, name="venus-spark-log", daemon=True)
         name = f"spark-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "venus"
         try:
@@ -48,7 +58,12 @@ class SessionLog:
         #: Something in it is worth reading, although nothing was raised.
         self.kept = False
         for old in sorted(self.path.parent.glob("spark-*.log"))[:-LOGS_KEPT]:
-            old.unlink(missing_ok=True)
+            _remove(old)
+
+    @property
+    def older(self) -> Path:
+        """Where the part before the newest is, if there is one."""
+        return _older(self.path)
 
     def last_cause(self) -> str:
         """Return the last line that says what is wrong, "" if there is none."""
@@ -65,16 +80,52 @@ class SessionLog:
         return self.last_cause() or (lines[-1][:500] if lines else "")
 
     def _text(self) -> str:
-        return _NO_REASON.sub("", self.path.read_text(errors="replace"))
+        parts = (part.read_text(errors="replace") for part in (self.older, self.path) if part.exists())
+        return _NO_REASON.sub("", "".join(parts))
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._look_every_s):
+            with suppress(OSError):  # a full disk, or somebody has removed it: the next look tries again
+                self._cut()
+
+    def _cut(self) -> None:
+        """Empty a log that is too long, behind a copy: the JVM goes on appending to the same file.
+
+        What it says between the two is lost: a line, at most a few.
+        """
+        if self.path.stat().st_size <= self._bytes_max:
+            return
+        copy = self.path.with_suffix(".copy")
+        with (
+            self.path.open("rb") as whole,
+            open(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as to,
+        ):
+            whole.seek(-self._bytes_max, os.SEEK_END)
+            shutil.copyfileobj(whole, to)
+        copy.replace(self.older)
+        os.truncate(self.path, 0)
 
     def __enter__(self) -> SessionLog:
+        self._watching.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._ended.set()
+        self._watching.join()
         if kind is None and not self.kept:
-            self.path.unlink(missing_ok=True)
+            _remove(self.path)
             if self.path.parent.name.startswith("venus-spark-"):
                 shutil.rmtree(self.path.parent, ignore_errors=True)
+
+
+def _older(path: Path) -> Path:
+    return path.with_suffix(".older")
+
+
+def _remove(path: Path) -> None:
+    """Remove a log with its older part."""
+    for part in (path, _older(path), path.with_suffix(".copy")):
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

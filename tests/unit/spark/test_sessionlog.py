@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.support.brokers import wait_for
 from venus.errors import SparkFailed
 from venus.spark.sessionlog import LOGS_KEPT, SessionLog, failures, last_cause
 
@@ -75,3 +78,39 @@ def test_a_log_goes_elsewhere_where_the_home_cannot_be_written(tmp_path: Path, m
         assert log.path.exists()
 
     assert not log.path.parent.exists()
+
+
+def test_a_session_that_goes_on_for_months_does_not_fill_the_disk(tmp_path: Path) -> None:
+    numbers = itertools.count()
+    with SessionLog(bytes_max=10_000, look_every_s=0.01) as log:
+        log.path.write_text(SAID)
+        jvm = os.open(log.path, os.O_WRONLY | os.O_APPEND)
+
+        def is_cut() -> bool:
+            os.write(jvm, b"%08d INFO TaskSetManager: what nobody reads\n" % next(numbers) * 30)
+            return log.path.stat().st_size < 1_500
+
+        wait_for(is_cut)
+        assert log.older.stat().st_size <= 10_000
+        wait_for(is_cut)
+        os.write(jvm, SAID.encode())
+        os.close(jvm)
+        assert log.last_cause() == "org.apache.spark.SparkException: Master must either be yarn or start with spark"
+        assert sum(part.stat().st_size for part in log.path.parent.iterdir()) < 40_000
+        log.older.write_bytes(log.older.read_bytes() + SAID.encode())
+        log.path.write_text("an INFO line\n")
+        assert log.last_cause().endswith("start with spark"), "the older part is read as well"
+
+    assert not list(log.path.parent.iterdir())
+
+
+def test_old_logs_go_with_their_older_parts(tmp_path: Path) -> None:
+    (tmp_path / "venus").mkdir()
+    for number in range(LOGS_KEPT + 5):
+        for suffix in ("log", "older"):
+            (tmp_path / "venus" / f"spark-20260101-0000{number:02d}-1.{suffix}").touch()
+
+    with SessionLog():
+        pass
+
+    assert len(list((tmp_path / "venus").iterdir())) == 2 * (LOGS_KEPT - 1)
