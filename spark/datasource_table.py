@@ -27,10 +27,10 @@ class Registered:
         return {v: schemas_codec.from_wire(change_pb2.TableSchema.FromString(w)) for v, w in self.versions.items()}
 
 
-def business_status(options: Options) -> broker_pb2.BusinessStatus:
-    """Ask the broker. Raises ConfigError if it does not know the business."""
+def business_status(options: Options, *named: str) -> broker_pb2.BusinessStatus:
+    """Ask the broker, about these tables if any are named. Raises ConfigError if it does not know the business."""
     with Admin(options.address) as admin:
-        found = admin.status().businesses
+        found = admin.status(named=named).businesses
     for entry in found:
         if entry.business == options.business:
             return entry
@@ -40,11 +40,10 @@ def business_status(options: Options) -> broker_pb2.BusinessStatus:
 
 def find(options: Options) -> Registered:
     """Return the table that `table` names. Raises ConfigError, naming the tables that there are."""
-    tables = business_status(options).tables
     wanted = options.table
-    found = [t for t in tables if wanted in (f"{t.namespace}.{t.name}", t.name)]
-    known = ", ".join(sorted(f"{t.namespace}.{t.name}" for t in tables)[:12])
+    found = [t for t in business_status(options, wanted).tables if wanted in (f"{t.namespace}.{t.name}", t.name)]
     if len(found) != 1:
+        known = ", ".join(sorted(f"{t.namespace}.{t.name}" for t in business_status(options).tables)[:12])
         what = "no table is" if not found else "more than one table is"
         raise ConfigError(f"{what} called {wanted!r} in business {options.business}", hint=f"there are: {known}")
     with Snapshots(options.address) as snapshots:

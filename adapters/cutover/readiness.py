@@ -74,7 +74,7 @@ def look(source: Source, admin: Admin, business: str, target: CutoverTarget) -> 
         for t in source.registered()
         if not t.schema.is_heartbeat
     )  # fmt: skip
-    status = admin.status(business)
+    status = admin.whole_status(business)
     own = next((b for b in status.businesses if b.business == business), None)
     view = target.look()
     return Readiness(

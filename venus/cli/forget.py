@@ -71,8 +71,8 @@ def _business(admin: Admin, name: str, yes: bool) -> str:
     if name not in known:
         hint = f"it has {', '.join(sorted(known))}" if known else "it has none"
         raise ConfigError(f"the broker knows no business {name!r}{nearest(name, list(known))}", hint=hint)
-    found = known[name]
     if not yes:
+        found = next((b for b in admin.whole_status(name).businesses if b.business == name), known[name])
         rows = sum(table.rows_estimate for table in found.tables)
         raise Refused(
             f"business {name} would be gone for good: {counted(len(found.tables), 'table')}, about "

@@ -104,7 +104,7 @@ def look_at_broker(settings: Settings) -> BrokerView:
     address: str = broker_of(settings)
     try:
         with Admin(broker_of(settings), timeout_s=BROKER_TIMEOUT_S) as admin:
-            status = admin.status(settings.business.name)
+            status = admin.whole_status(settings.business.name)
             address = admin.address
     except VenusError as error:
         return BrokerView(error=str(error), address=address)

@@ -10,8 +10,8 @@ import typer
 
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.status_tables import tables_shown
 from venus.cli.traffic import traffic_shown
-from venus.conditions import RELEASED
 from venus.figures import bytes_shown, seconds_shown
 from venus.model import counted
 from venus.network.drawing import away_shown
@@ -110,7 +110,7 @@ def shown(found: Overview) -> list[RenderableType]:
     """Return what people see: the path from left to right, the tables, the problems, the verdict last."""
     parts: list[RenderableType] = [path_table(found)]
     if found.source.tables or any(t.tables for t in found.targets):
-        parts += ["", tables_table(found)]
+        parts += ["", *tables_shown(found)]
     if parted := rows_shown(found):
         parts += ["", *parted]
     if found.broker.scrub_age_s is not None:
@@ -254,44 +254,6 @@ def halves_shown(broker: BrokerView) -> str | None:
     oldest = broker.halves[0]
     halves, reviews = counted(len(broker.halves), "half message"), counted(oldest.reviews, "review")
     return f"{halves}, oldest {seconds_shown(oldest.age_s)}, {reviews}"
-
-
-def tables_table(found: Overview) -> RenderableType:
-    """One line per table: state and counts at each place."""
-    at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
-    rows: list[tuple[object, ...]] = []
-    for own in found.source.tables:
-        fill = (
-            ""
-            if own.fill_done or own.state == RELEASED
-            else f", filling {own.fill_rows:,} of about {own.fill_estimate:,}"
-        )
-        out = own.state == RELEASED
-        row: list[object] = [
-            own.name,
-            "not captured" if out else own.state.lower() + fill,
-            None if out else own.log_rows,
-        ]
-        row.append(found.broker.committed_changes.get(own.table_id))
-        for name in at_target:
-            there = at_target[name].get(own.table_id)
-            row.append("-" if there is None else table_state(there.state, there.rows_applied, there.quarantined))
-        rows.append(tuple(row))
-    if not rows:  # the source is down: the targets know the tables too
-        names = {row.table_id: row.name for rows_ in at_target.values() for row in rows_.values()}
-        for table_id, name in sorted(names.items()):
-            states = [at_target[t].get(table_id) for t in at_target]
-            counts = ["-" if s is None else table_state(s.state, s.rows_applied, s.quarantined) for s in states]
-            rows.append((name, None, None, found.broker.committed_changes.get(table_id), *counts))
-    return table(
-        "table", "state", "in the log", "changes committed", *(f"applied by {name}" for name in at_target), rows=rows
-    )
-
-
-def table_state(state: str, applied: int, quarantined: int) -> str:
-    """Return a table at a target in a few words."""
-    text = f"{applied:,}" if state == "ACTIVE" else f"{applied:,} {state.lower()}"
-    return f"{text} + {quarantined:,} in quarantine" if quarantined else text
 
 
 def unreachable(error: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -16,6 +16,10 @@ from venus.wire import broker_pb2
 M = TypeVar("M", bound=Message)
 
 CALL_TIMEOUT_S = 30.0
+#: So many tables come with a status, unless all are wanted; these come in pages.
+SHOWN_TABLES_MAX = 1_000
+NAMED_TABLES_MAX = 50_000
+PAGE_TABLES = 10_000
 #: Space is given back before the answer.
 FORGET_TIMEOUT_S = 600.0
 #: Brokers of the old home that are gone are asked first, each for seconds.
@@ -34,10 +38,28 @@ class Admin:
         """HOST:PORT of the broker that was asked last."""
         return self._connection.address
 
-    def status(self, business: str = "") -> broker_pb2.BrokerStatus:
-        """Return the state of one business, or of all."""
-        request = broker_pb2.StatusRequest(business=business)
+    def status(self, business: str = "", *, named: Iterable[str] = ()) -> broker_pb2.BrokerStatus:
+        """Return the state of one business, or of all, with some of their tables; `named` = with these alone."""
+        names = tuple(named)
+        most = NAMED_TABLES_MAX if names else SHOWN_TABLES_MAX
+        request = broker_pb2.StatusRequest(business=business, tables_max=most, tables=names)
         return self._ask(business, "Status", request, broker_pb2.BrokerStatus)
+
+    def whole_status(self, business: str) -> broker_pb2.BrokerStatus:
+        """Return the state of one business, with all of its tables."""
+        request = broker_pb2.StatusRequest(business=business, tables_max=PAGE_TABLES)
+        status = self._ask(business, "Status", request, broker_pb2.BrokerStatus)
+        entry = _entry(status, business)
+        if entry is None or len(entry.tables) >= entry.tables_total:
+            return status
+        del entry.tables[:]
+        request.tables_after = 0
+        while (page := _entry(self._ask(business, "Status", request, broker_pb2.BrokerStatus), business)) is not None:
+            entry.tables.extend(page.tables)
+            if not page.tables:
+                break
+            request.tables_after = page.tables[-1].table_id
+        return status
 
     def mirrored(self, business: str) -> tuple[str, ...]:
         """Return the tables of a business that the broker's set mirrors, as its labels name them; () = all."""
@@ -108,3 +130,7 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _entry(status: broker_pb2.BrokerStatus, business: str) -> broker_pb2.BusinessStatus | None:
+    return next((found for found in status.businesses if found.business == business), None)

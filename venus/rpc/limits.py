@@ -289,7 +289,12 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "BallotRequest": {"business": _BUSINESS, "term": _FROM_1},
     "BallotAnswer": {"last_term": _ANY, "end": _ANY, "high": _ANY},
-    "StatusRequest": {"business": Name(NAME_CHARS_MAX, may_be_empty=True)},
+    "StatusRequest": {
+        "business": Name(NAME_CHARS_MAX, may_be_empty=True),
+        "tables_max": _U32,
+        "tables_after": _U32,
+        "tables": _ONLY,
+    },
     "DecideRequest": {"business": _BUSINESS, "batch_no": _FROM_1, "verdict": _VERDICT},
     "ForgetRequest": {"business": _BUSINESS, "group": _GROUP},
     "ForgetBusinessRequest": {"business": _BUSINESS},

@@ -1447,21 +1447,42 @@ class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BUSINESS_FIELD_NUMBER: _builtins.int
+    TABLES_MAX_FIELD_NUMBER: _builtins.int
+    TABLES_AFTER_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     """empty = all"""
+    tables_max: _builtins.int
+    """How many tables are named, of all businesses together. Absent: an older client, which gets what a message holds."""
+    tables_after: _builtins.int
+    """those with a higher number only"""
     seal: _builtins.int
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those of these names only, with or without their namespace; none = of any"""
+
     def __init__(
         self,
         *,
         business: _builtins.str = ...,
+        tables_max: _builtins.int | None = ...,
+        tables_after: _builtins.int | None = ...,
+        tables: _abc.Iterable[_builtins.str] | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tables_after", b"_tables_after", "_tables_max", b"_tables_max", "tables_after", b"tables_after", "tables_max", b"tables_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tables_after", b"_tables_after", "_tables_max", b"_tables_max", "business", b"business", "seal", b"seal", "tables", b"tables", "tables_after", b"tables_after", "tables_max", b"tables_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__tables_after: _TypeAlias = _typing.Literal["tables_after"]  # noqa: Y015
+    _WhichOneofArgType__tables_after: _TypeAlias = _typing.Literal["_tables_after", b"_tables_after"]  # noqa: Y015
+    _WhichOneofReturnType__tables_max: _TypeAlias = _typing.Literal["tables_max"]  # noqa: Y015
+    _WhichOneofArgType__tables_max: _TypeAlias = _typing.Literal["_tables_max", b"_tables_max"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tables_after) -> _WhichOneofReturnType__tables_after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tables_max) -> _WhichOneofReturnType__tables_max | None: ...
 
 Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
 
@@ -1897,6 +1918,7 @@ class BusinessStatus(_message.Message):
     HOME_FIELD_NUMBER: _builtins.int
     REPLACED_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
+    TABLES_TOTAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1918,6 +1940,8 @@ class BusinessStatus(_message.Message):
     """when everything that is stored had last been read and found sound"""
     replaced: _builtins.bool
     """this set was the home until `home` was promoted"""
+    tables_total: _builtins.int
+    """how many tables it has, of which `tables` may be a part; 0: all, as an older broker says"""
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfRef]: ...
     @_builtins.property
@@ -1983,10 +2007,11 @@ class BusinessStatus(_message.Message):
         home: Global___Home | None = ...,
         replaced: _builtins.bool = ...,
         losses: _abc.Iterable[Global___LossWindow] | None = ...,
+        tables_total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "mirror", b"mirror", "replication", b"replication", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "home", b"home", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "losses", b"losses", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replaced", b"replaced", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "home", b"home", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "losses", b"losses", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replaced", b"replaced", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables", "tables_total", b"tables_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from venus.broker.mirrors import place
 from venus.broker.mirrors.looks import Look, Looks, Members
 from venus.broker.mirrors.uppers import Away, Kind
 from venus.broker.mirrors.whom import Here, alarm, fitness, why_not_back
@@ -139,3 +140,13 @@ def test_a_set_keeps_its_look_when_its_name_becomes_known_and_others_join_it() -
     assert looks.all == (third, second)
     first.sees("a:1", "north")
     assert len(told) == 2, "it is a part of another one now"
+
+
+def test_a_set_asks_those_above_for_the_tables_that_its_labels_and_predicates_name() -> None:
+    labels = {"eu": ("orders", "business:crm", "app.customers"), "us": ("prices",)}
+    named = place.named(labels, ("eu",), {"main": {"items": "a = 1"}, "crm": {"orders": "b = 2"}})
+    assert named == ("app.customers", "items", "orders")
+
+    looks = Looks(("a:1", "b:1"), NONE, "mirror/x", looked=lambda *_: None, look=Answers, named=named)
+
+    assert {look.named for look in looks.all} == {named}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -132,7 +132,9 @@ class Looks:
         looked: Callable[[Look, Mapping[str, str]], None],
         pace: Callable[[Look], float] = lambda _look: LOOK_EVERY_S,
         look: LookMaker = Look,
+        named: Iterable[str] = (),
     ) -> None:
+        self._named = tuple(named)
         self._members = Members(tuple(dict.fromkeys(addresses)))
         self._proof, self._group, self._kind = proof, group, look
         self._looked, self._pace = looked, pace
@@ -142,7 +144,7 @@ class Looks:
 
     def _new(self, name: str, addresses: Sequence[str]) -> Look:
         look = self._kind(Address(",".join(addresses), self._proof), self._group, self._took_in, self._pace)
-        look.name = name
+        look.name, look.named = name, self._named
         return look
 
     @property

@@ -63,6 +63,7 @@ class Network:
                 looked=self._looked,
                 pace=self._pace,
                 look=look,
+                named=place.named(labels, settings.labels, settings.where),
             )
         self._pulls = Pulls(core, self._above, may_pull, monotonic, puller, self._wake, times or uppers.TIMES)
         self._own: tuple[str, ...] = ()
@@ -217,7 +218,7 @@ class Network:
         """Pull a business from now on, if it is to be mirrored and has something."""
         looks = self._looks
         only = place.wanted(self._labels, self.settings.labels, name)
-        if looks is None or only is None or not (entry.next_offset or entry.tables):
+        if looks is None or only is None or not (entry.next_offset or entry.tables or entry.tables_total):
             return
         if only and not tables_of([entry]) & {table.lower() for table in only}:
             return

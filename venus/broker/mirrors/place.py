@@ -63,6 +63,14 @@ def shown(where: Mapping[str, Iterable[RowFilter]]) -> list[str]:
     ]
 
 
+def named(
+    labels: Mapping[str, Iterable[str]], mirrored: Iterable[str], where: Mapping[str, Iterable[str]]
+) -> tuple[str, ...]:
+    """Return the tables that this set has to know of at the sets above: under its labels, or with a predicate."""
+    under = {name for label in mirrored for name in labels.get(label, ()) if not name.startswith(BUSINESS)}
+    return tuple(sorted(under.union(*where.values())))
+
+
 def without_rows(
     where: Mapping[str, Iterable[RowFilter]], tables: Mapping[str, Collection[str]], above: str
 ) -> list[str]:

@@ -32,6 +32,8 @@ class Upstream:
 
     def __init__(self, reach: str, group: str) -> None:
         self.reach, self.group = reach, group
+        #: The tables that this set has to know of; others may be there by the hundred thousand.
+        self.named: tuple[str, ...] = ()
         self.seen = Seen()
         self._admin: Admin | None = None
 
@@ -41,7 +43,7 @@ class Upstream:
         try:
             if self._admin is None:
                 self._admin = Admin(self.reach, timeout_s=ANSWER_S)
-            return self.said(self._admin.status(), now)
+            return self.said(self._admin.status(named=self.named), now)
         except VenusError as error:
             self._close()
             return self.silent(error, now)

@@ -17,6 +17,7 @@ from venus.broker.service.gate import Gate
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus
+from venus.broker.status.tables import wanted_by
 from venus.errors import ProtocolError, VenusError
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -43,7 +44,8 @@ class Admin(broker_pb2_grpc.AdminServicer):
         async with answering(context):
             if request.business:
                 self._gate.reader(request.business)
-            return await self._bridge.blocking(Lane.DETAILS, self._service_status.status, request.business)
+            call = partial(self._service_status.status, request.business, wanted_by(request))
+            return await self._bridge.blocking(Lane.DETAILS, call)
         return None
 
     async def Decide(  # type: ignore[override]  # noqa: N802

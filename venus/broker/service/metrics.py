@@ -34,6 +34,7 @@ BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], flo
     ("venus_producer_connected", "1 while a producer is connected", lambda b: float(bool(b.producer))),
     ("venus_halves", "Half messages without a decision", lambda b: len(b.halves)),
     ("venus_alarms", "Alarms that stand", lambda b: len(b.alarms)),
+    ("venus_tables", "Tables that anything was committed of", lambda b: b.tables_total),
 )
 
 #: Of businesses that are replicated.

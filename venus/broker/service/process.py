@@ -190,7 +190,7 @@ async def _made(
         service=service,
         traffic_watch=TrafficWatch(traffic, core, bridge, lambda: service.delivery.streams, trouble),
         pages=Pages(bridge, status, health, access),
-        watching=asyncio.create_task(keep_watch(watch, bridge, status.status, settings.alarms.check_s)),
+        watching=asyncio.create_task(keep_watch(watch, bridge, status.without_tables, settings.alarms.check_s)),
     )
 
 

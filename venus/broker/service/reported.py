@@ -63,6 +63,13 @@ class Reports:
         entry.alarms.extend(found)
         entry.reported_alarms = len(found)
 
+    def tables(self) -> dict[str, set[int]]:
+        """Return the tables that reports name, by business: those that do not simply follow."""
+        found: dict[str, set[int]] = {}
+        for (business, _), reported in list(self._reported.items()):
+            found.setdefault(business, set()).update(table.table_id for table in reported.report.tables)
+        return found
+
     def _drop_expired(self, entry: broker_pb2.BusinessStatus) -> None:
         known = {SOURCE, *(consumer.group for consumer in entry.consumers)}
         for (business, group), reported in list(self._reported.items()):

@@ -11,6 +11,7 @@ from venus.broker.service.replication_status import ReplicationStatus
 from venus.broker.service.reported import Reports
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.service.watching import Watch
+from venus.broker.status.tables import Tables
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
@@ -57,12 +58,18 @@ class ServiceStatus:
         self._alarms.pop(business, None)
         self.reports.forget_business(business)
 
-    def status(self, business: str = "") -> broker_pb2.BrokerStatus:
+    def without_tables(self) -> broker_pb2.BrokerStatus:
+        """Return the status as it is wanted every few seconds, for what needs somebody."""
+        return self.status(tables=Tables(most=0))
+
+    def status(self, business: str = "", tables: Tables | None = None) -> broker_pb2.BrokerStatus:
         """Return the core's status with what the service adds; reads the store, so not in the loop.
 
         Whoever asks for one business may have no role for the others: what stands for each of them is left out.
         """
-        status = self._core.status(business)
+        tables = tables or Tables()
+        tables.told = self.reports.tables()
+        status = self._core.status(business, tables)
         if self.replication is not None:
             self.replication.lay_over(status, business)
         if self.network is not None:
@@ -102,7 +109,7 @@ class Health:
         if self.stopping:
             return "the broker is stopping", []
         try:
-            status = self._service_status.status()
+            status = self._service_status.without_tables()
         except VenusError as error:
             return str(error), []
         if status.free_bytes < self._free_bytes_min:

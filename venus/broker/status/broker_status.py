@@ -11,6 +11,7 @@ from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.queue.buffer import Buffer
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.status import figures
+from venus.broker.status.tables import Tables
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.config import Broker
@@ -35,8 +36,9 @@ class StatusReport:
     started_at_us: int
     clock_us: Callable[[], int]
 
-    def __call__(self, business: str = "") -> broker_pb2.BrokerStatus:
+    def __call__(self, business: str = "", tables: Tables | None = None) -> broker_pb2.BrokerStatus:
         """Describe the broker, and one business or all of them."""
+        tables = tables or Tables()
         free, now_us = self.space.free(), self.clock_us()
         alarms = []
         if self.space.refusing or free < self.settings.free_bytes_min:
@@ -56,12 +58,19 @@ class StatusReport:
                     self.store,
                     found,
                     now_us=now_us,
-                    half_alarm_s=max(HALF_ALARM_MIN_S, HALF_ALARM_REVIEWS * self.settings.review_after_s),
-                    behind_bytes_max=self.settings.buffer_bytes_max,
-                    held_bytes_max=self.settings.retain_bytes,
+                    thresholds=self._thresholds,
+                    tables=tables,
                     leases=self.snapshots.status(found),
                 )
                 for found in self.catalogue.present()
                 if business in ("", found.name)
             ],
+        )
+
+    @property
+    def _thresholds(self) -> figures.Thresholds:
+        return figures.Thresholds(
+            half_age_s=max(HALF_ALARM_MIN_S, HALF_ALARM_REVIEWS * self.settings.review_after_s),
+            behind_bytes_max=self.settings.buffer_bytes_max,
+            held_bytes_max=self.settings.retain_bytes,
         )

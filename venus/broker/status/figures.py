@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
@@ -11,8 +12,13 @@ from venus.broker.machine.review_schedule import ASKED_MAX
 from venus.broker.pipeline.producer_commands import half_ref
 from venus.broker.queue import places
 from venus.broker.status.home_status import home_alarms, loss_windows
+from venus.broker.status.tables import Tables
 from venus.broker.store.rocks import Store
+from venus.model import counted
 from venus.wire import broker_pb2
+
+#: So many tables without columns are named, each with its way out; the rest are counted.
+UNDESCRIBED_SHOWN_MAX = 20
 
 #: Always present, so that a graph of one starts at zero rather than nowhere.
 COUNTERS = (
@@ -40,14 +46,22 @@ COUNTERS = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """From where on something of a business is an alarm."""
+
+    half_age_s: float
+    behind_bytes_max: int
+    held_bytes_max: int
+
+
 def business_status(
     store: Store,
     business: Business,
     *,
     now_us: int,
-    half_alarm_s: float,
-    behind_bytes_max: int,
-    held_bytes_max: int,
+    thresholds: Thresholds,
+    tables: Tables,
     leases: Sequence[broker_pb2.LeaseStatus] = (),
 ) -> broker_pb2.BusinessStatus:
     """Describe a business."""
@@ -72,20 +86,25 @@ def business_status(
         leases=leases,
         halves=halves,
         consumers=consumers,
-        tables=_tables(business),
+        tables=tables.of(business),
+        tables_total=len(business.tables),
         counters={**dict.fromkeys(COUNTERS, 0), **counters},
-        alarms=[
-            *_alarms(business, halves, now_us, half_alarm_s, behind_bytes_max),
-            *_held_alarms(consumers, held_bytes_max),
-            *_undescribed_alarms(business),
-            *([business.halted] if business.halted else []),
-            *home_alarms(business),
-        ],
+        alarms=[*_alarms(business, halves, now_us, thresholds), *_held_alarms(consumers, thresholds.held_bytes_max),
+                *_standing_alarms(business)],
         home=homes.said(state.home),
         replaced=state.is_replaced,
         losses=loss_windows(state),
         held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
-    )
+    )  # fmt: skip
+
+
+def _standing_alarms(business: Business) -> list[str]:
+    """Return what stays so until somebody acts."""
+    return [
+        *_undescribed_alarms(business),
+        *([business.halted] if business.halted else []),
+        *home_alarms(business),
+    ]
 
 
 def _by_group(attached: list[Consumer]) -> list[Consumer]:
@@ -115,20 +134,6 @@ def _consumer(store: Store, business: Business, consumer: Consumer) -> broker_pb
     )
 
 
-def _tables(business: Business) -> list[broker_pb2.TableStatus]:
-    return [
-        broker_pb2.TableStatus(
-            table_id=table_id,
-            namespace=figures.namespace,
-            name=figures.name,
-            committed_changes=figures.changes,
-            last_sequence=figures.last_sequence,
-            rows_estimate=figures.rows,
-        )
-        for table_id, figures in sorted(business.tables.items())
-    ]
-
-
 def _held_alarms(consumers: list[broker_pb2.ConsumerStatus], held_bytes_max: int) -> list[str]:
     """Name the groups whose held tables keep more of the queue than is kept for nobody."""
     return [
@@ -142,7 +147,8 @@ def _held_alarms(consumers: list[broker_pb2.ConsumerStatus], held_bytes_max: int
 def _undescribed_alarms(business: Business) -> list[str]:
     """Name the tables with rows that an older broker took without their columns."""
     alarms = []
-    for table_id, versions in sorted(business.undescribed.copy().items()):
+    undescribed = sorted(business.undescribed.copy().items())
+    for table_id, versions in undescribed[:UNDESCRIBED_SHOWN_MAX]:
         figures = business.tables[table_id]
         name = f"{figures.namespace}.{figures.name}" if figures.name else f"table {table_id}"
         way_out = (
@@ -152,14 +158,14 @@ def _undescribed_alarms(business: Business) -> list[str]:
         alarms.append(
             f"{name} has rows of version {shown}, whose columns no producer sent; no target can load: {way_out}"
         )
+    if more := len(undescribed) - len(alarms):
+        alarms.append(f"each of {counted(more, 'more table')} has rows of versions whose columns no producer sent")
     return alarms
 
 
-def _alarms(
-    business: Business, halves: list[broker_pb2.HalfRef], now_us: int, half_alarm_s: float, behind_bytes_max: int
-) -> list[str]:
+def _alarms(business: Business, halves: list[broker_pb2.HalfRef], now_us: int, thresholds: Thresholds) -> list[str]:
     alarms = []
-    old = [ref for ref in halves if now_us - ref.received_at_us > half_alarm_s * 1e6]
+    old = [ref for ref in halves if now_us - ref.received_at_us > thresholds.half_age_s * 1e6]
     if old:
         age_s = (now_us - old[0].received_at_us) // 10**6
         alarms.append(f"half message {old[0].batch_no} has been undecided for {age_s} s ({len(old)} of them)")
@@ -171,6 +177,6 @@ def _alarms(
             "see `venus half list`, then `venus half commit` or `rollback`"
         )
     behind = business.unmaterialised_bytes()
-    if behind > behind_bytes_max:
+    if behind > thresholds.behind_bytes_max:
         alarms.append(f"the full data is {behind >> 20} MiB behind: producers are slowed")
     return alarms

@@ -132,9 +132,11 @@ export class Business {
     const shown = (title, some) => sheet(title, ["Table", "State", ">Changes", ">Last sequence"],
       some.map(([t, state]) => [t.namespace + "." + t.name, state, num(t.committed_changes), num(t.last_sequence)]), "No table yet.");
     const calm = rows.filter(row => !row[2]), others = rows.filter(row => row[2]);
-    if (calm.length <= CALM_SHOWN) return shown("Tables", rows);
+    const more = Number(this.b.tables_total) - rows.length;
+    const rest = more > 0 ? [el("p", {class: "none"}, num(more) + " more, of which nothing is reported: see venus status")] : [];
+    if (calm.length <= CALM_SHOWN) return [...shown("Tables", rows), ...rest];
     return [...others.length ? shown("Tables", others) : [el("h3", null, "Tables")],
-      el("details", null, el("summary", null, num(calm.length) + " tables follow"), shown("Tables that follow", calm))];
+      el("details", null, el("summary", null, num(calm.length) + " tables follow"), shown("Tables that follow", calm)), ...rest];
   }
   replicas() {
     const r = this.b.replication;

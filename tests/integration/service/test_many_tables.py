@@ -1,0 +1,94 @@
+"""A broker that has forty thousand tables with very long names: nothing it says is too long to be said."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.integration.service.conftest import StartBroker
+from tests.integration.service.test_http import get, metric
+from tests.support.brokers import BUSINESS, fill, wait_for
+from venus.broker.machine.business import TableFigures
+from venus.broker.machine.records import save_table
+from venus.broker.service.process import RunningBroker
+from venus.broker.status.tables import SHOWN_MAX
+from venus.broker.store.rocks import Store
+from venus.conditions import AdapterCondition, TableCondition
+from venus.errors import ConfigError
+from venus.rpc.admin import Admin
+from venus.rpc.channel import MESSAGE_BYTES_MAX
+from venus.rpc.subscriber import Subscriber
+from venus.spark import datasource_table
+from venus.spark.datasource_options import Options
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+MANY = 40_000
+HALTED = 39_999
+
+
+def named(number: int) -> str:
+    return f"t{number}".ljust(200, "_")
+
+
+@pytest.fixture
+def crowded(start_broker: StartBroker, tmp_path: Path) -> RunningBroker:
+    """Return a broker with many tables, of which a target has halted one of the last."""
+    first = start_broker()
+    fill(first.address, 1, 1)
+    first.stop()
+    store = Store(tmp_path / "data" / "db")
+    batch = store.batch()
+    for n in range(1_000, 1_000 + MANY):
+        save_table(batch, 1, n, TableFigures(namespace="n" * 250, name=named(n), changes=n))
+    store.write(batch, durable=True)
+    store.close()
+    return start_broker()
+
+
+def halted(broker: RunningBroker) -> Subscriber:
+    reader = Subscriber(broker.address, BUSINESS, f"{BUSINESS}/a", credit_bytes=1 << 20)
+    reader.open(0, 0)
+    reader.report(AdapterCondition.of([TableCondition(table_id=HALTED, name="far.behind", state="HALTED", reason="x")]))
+    wait_for(lambda: "far.behind is HALTED" in get(broker, "/health"))
+    return reader
+
+
+def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded: RunningBroker) -> None:
+    with halted(crowded), Admin(crowded.address) as admin:
+        found = admin.status()
+        (entry,) = found.businesses
+        assert len(entry.tables) == SHOWN_MAX
+        assert HALTED in {table.table_id for table in entry.tables}
+        assert entry.tables_total > MANY
+        assert found.ByteSize() < MESSAGE_BYTES_MAX / 16
+        assert any("far.behind is HALTED" in alarm for alarm in entry.alarms)
+        page = json.loads(get(crowded, "/status.json"))
+        assert len(page["businesses"][0]["tables"]) == SHOWN_MAX
+        metrics = get(crowded, "/metrics")
+        assert metric(metrics, f'venus_tables{{business="{BUSINESS}"}}') == entry.tables_total
+        assert len(re.findall("^venus_table_changes_total", metrics, re.MULTILINE)) == SHOWN_MAX
+
+        (whole,) = admin.whole_status(BUSINESS).businesses
+        assert {table.table_id for table in whole.tables} >= set(range(1_000, 1_000 + MANY))
+        assert len(whole.tables) == whole.tables_total
+        assert broker_pb2.BusinessStatus(tables=whole.tables).ByteSize() > MESSAGE_BYTES_MAX, "one answer holds it"
+
+
+def test_an_older_client_and_one_that_knows_names_are_answered(crowded: RunningBroker) -> None:
+    name = named(HALTED)
+    with Admin(crowded.address) as admin:
+        answer = admin._ask("", "Status", broker_pb2.StatusRequest(), broker_pb2.BrokerStatus)
+        assert SHOWN_MAX < len(answer.businesses[0].tables) < MANY
+
+        (entry,) = admin.status(named=[name, "t1000.none"]).businesses
+        assert [table.table_id for table in entry.tables] == [HALTED]
+
+    options = Options(address=crowded.address, business=BUSINESS, table=f"{name}?")
+    with pytest.raises(ConfigError, match=r"no table is called") as caught:
+        datasource_table.find(options)
+    assert caught.value.hint.startswith("there are: ")

@@ -1,0 +1,82 @@
+"""Which tables of its businesses a status names: as many as are wanted, and never more than a message holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+
+from venus.broker.machine.business import Business, TableFigures
+from venus.wire import broker_pb2
+
+#: So many are shown where nobody says how many he wants; their number is said with them.
+SHOWN_MAX = 1_000
+#: At most in one answer, of all businesses together; whoever wants more asks for those behind.
+ANSWER_TABLES_MAX = 50_000
+ANSWER_BYTES_MAX = 4 << 20
+#: What the figures of a table take beside its name.
+_FIGURES_BYTES = 48
+
+
+@dataclass(slots=True, kw_only=True)
+class Tables:
+    """What is wanted of the tables, and how much of it is still to come: for one answer."""
+
+    most: int = SHOWN_MAX
+    #: Only those with a higher number.
+    after: int = -1
+    #: Only those of these names, with or without their namespace, in lower case; empty = of any.
+    names: frozenset[str] = frozenset()
+    #: Business: the tables that something is said of. They come first.
+    told: Mapping[str, Set[int]] = field(default_factory=dict)
+    _nbytes: int = ANSWER_BYTES_MAX
+
+    def of(self, business: Business) -> list[broker_pb2.TableStatus]:
+        """Describe tables of a business, in the order of their numbers."""
+        if self.most <= 0:
+            return []
+        known = dict(business.tables)  # the commit thread goes on
+        chosen = []
+        for table_id in self._wanted(known, self.told.get(business.name, frozenset())):
+            self._nbytes -= len(f"{known[table_id].namespace}{known[table_id].name}".encode()) + _FIGURES_BYTES
+            if self.most <= 0 or self._nbytes < 0:
+                break
+            self.most -= 1
+            chosen.append(table_id)
+        return [_described(table_id, known[table_id]) for table_id in sorted(chosen)]
+
+    def _wanted(self, known: Mapping[int, TableFigures], told: Set[int]) -> Iterator[int]:
+        if self.names:
+            yield from (t for t in sorted(known) if t > self.after and self._is_named(known[t]))
+            return
+        if self.after < 0:
+            yield from sorted(told & known.keys())
+        yield from (t for t in sorted(known) if t > self.after and not (self.after < 0 and t in told))
+
+    def _is_named(self, figures: TableFigures) -> bool:
+        name = figures.name.lower()
+        return name in self.names or f"{figures.namespace.lower()}.{name}" in self.names
+
+
+def wanted_by(request: broker_pb2.StatusRequest) -> Tables:
+    """Return what a client wants; an older one, which does not say, gets all that a message holds."""
+    most = request.tables_max if request.HasField("tables_max") else ANSWER_TABLES_MAX
+    return Tables(
+        most=min(most, ANSWER_TABLES_MAX),
+        after=request.tables_after if request.HasField("tables_after") else -1,
+        names=_lower(request.tables),
+    )
+
+
+def _lower(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+def _described(table_id: int, figures: TableFigures) -> broker_pb2.TableStatus:
+    return broker_pb2.TableStatus(
+        table_id=table_id,
+        namespace=figures.namespace,
+        name=figures.name,
+        committed_changes=figures.changes,
+        last_sequence=figures.last_sequence,
+        rows_estimate=figures.rows,
+    )

@@ -1,0 +1,83 @@
+"""The tables in `venus status`: a line each, unless they are many and simply follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from venus.cli.grid import table
+from venus.conditions import ACTIVE, RELEASED
+from venus.model import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from venus.adapters.targets.views import TargetTable
+    from venus.cli.overview import Overview, SourceTable
+
+    TargetTables = Mapping[str, Mapping[int, TargetTable]]
+
+#: With more tables than this, those that simply follow are counted.
+ALL_SHOWN_MAX = 200
+#: So many of the others have a line; every one that is halted has a sentence besides.
+LISTED_MAX = 1_000
+
+
+def tables_shown(found: Overview) -> list[RenderableType]:
+    """One line per table: state and counts at each place. Of many tables those that simply follow are counted."""
+    at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
+    rows = [_captured_row(found, own, at_target) for own in found.source.tables]
+    if not rows:  # the source is down: the targets know the tables too
+        names = {row.table_id: row.name for rows_ in at_target.values() for row in rows_.values()}
+        rows = [_loaded_row(found, table_id, name, at_target) for table_id, name in sorted(names.items())]
+    many = len(rows) > ALL_SHOWN_MAX
+    listed = [row for row in rows if not (many and row.follows)]
+    shown = table(
+        "table", "state", "in the log", "changes committed", *(f"applied by {name}" for name in at_target),
+        rows=[row.cells for row in listed[:LISTED_MAX]],
+    )  # fmt: skip
+    said: list[RenderableType] = [shown] if listed else []
+    if len(listed) > LISTED_MAX:
+        said.append(f"{counted(len(listed) - LISTED_MAX, 'more table')} like these: `venus status --json` lists all")
+    if many and len(listed) < len(rows):
+        said.append(f"{counted(len(rows) - len(listed), 'table')} simply follow: `venus status --json` lists all")
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line about a table, and whether there is nothing to say of it but numbers."""
+
+    cells: tuple[object, ...]
+    follows: bool
+
+
+def _captured_row(found: Overview, own: SourceTable, at_target: TargetTables) -> _Row:
+    out = own.state == RELEASED
+    is_read = own.fill_done or out
+    fill = "" if is_read else f", filling {own.fill_rows:,} of about {own.fill_estimate:,}"
+    state = "not captured" if out else own.state.lower() + fill
+    there = [tables.get(own.table_id) for tables in at_target.values()]
+    cells = (own.name, state, None if out else own.log_rows, found.broker.committed_changes.get(own.table_id))
+    return _Row((*cells, *map(_there, there)), own.state == ACTIVE and is_read and all(map(_follows, there)))
+
+
+def _loaded_row(found: Overview, table_id: int, name: str, at_target: TargetTables) -> _Row:
+    there = [tables.get(table_id) for tables in at_target.values()]
+    cells = (name, None, None, found.broker.committed_changes.get(table_id))
+    return _Row((*cells, *map(_there, there)), all(map(_follows, there)))
+
+
+def _there(row: TargetTable | None) -> str:
+    return "-" if row is None else table_state(row.state, row.rows_applied, row.quarantined)
+
+
+def _follows(row: TargetTable | None) -> bool:
+    return row is not None and row.state == ACTIVE and not row.quarantined
+
+
+def table_state(state: str, applied: int, quarantined: int) -> str:
+    """Return a table at a target in a few words."""
+    text = f"{applied:,}" if state == "ACTIVE" else f"{applied:,} {state.lower()}"
+    return f"{text} + {quarantined:,} in quarantine" if quarantined else text
