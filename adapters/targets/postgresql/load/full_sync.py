@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.targets.contract import LoadProgress, LoadReport
@@ -28,7 +28,7 @@ from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.waiting import load_waits_told
 from venus.codec.chunk import Totals
 from venus.config import Settings
-from venus.errors import Diverged, SnapshotExpired, TargetError, VenusError
+from venus.errors import DigestMismatch, Diverged, ProtocolError, SnapshotExpired, TargetError, VenusError
 from venus.model import counted
 from venus.rpc import rows_wire
 from venus.rpc.snapshots import Snapshots
@@ -79,6 +79,10 @@ def _chooser(settings: Settings, runner: Runner | None, choose: Chooser | None) 
     if runner is not None:
         return lambda _: runner
     return choose or (lambda rows: LocalRunner.for_rows(settings.apply.load_workers, rows))
+
+
+class Unequal(TargetError):
+    """A table has not what was loaded into it."""
 
 
 class _Load:
@@ -219,12 +223,13 @@ class _Load:
         for result in results:
             rows[result.table_id] += result.rows
             parked[result.table_id] += result.parked
-        self._snapshots.confirm(plan.snapshot.snapshot_id, totals_of(results), plan.names)
         states = {t.table_id: t for t in target.tables(session)}
-        for table_id, placed in plan.placed.items():
-            self._report(LoadProgress(phase="indexing", table=placed.qualified, rows=sum(rows.values())))
-            self._check_count(placed, rows[table_id])
-            finish_table(session, placed)
+        with self._given_up_if_unequal(plan):
+            self._snapshots.confirm(plan.snapshot.snapshot_id, totals_of(results), plan.names)
+            for table_id, placed in plan.placed.items():
+                self._report(LoadProgress(phase="indexing", table=placed.qualified, rows=sum(rows.values())))
+                self._check_count(placed, rows[table_id])
+                finish_table(session, placed)
         created = [p for table_id, p in plan.placed.items() if states[table_id].created]
         warnings = finish_tables(session, created, list(plan.placed.values()))
         self._register(plan)
@@ -240,6 +245,18 @@ class _Load:
             left_out=tuple(remark.line for remark in remarks(list(plan.placed.values()))),
         )  # fmt: skip
 
+    @contextmanager
+    def _given_up_if_unequal(self, plan: Plan) -> Iterator[None]:
+        """Let the snapshot go, so that the next run begins at the start: with the same splits it would fail alike."""
+        try:
+            yield
+        except DigestMismatch:  # an answer was damaged on its way, and says nothing of what is loaded
+            raise
+        except (ProtocolError, Unequal):
+            with suppress(VenusError):
+                self._snapshots.close(plan.snapshot.snapshot_id)
+            raise
+
     def _check_count(self, placed: Placed, loaded: int) -> None:
         """Compare what a table has with what was loaded into it.
 
@@ -253,7 +270,7 @@ class _Load:
             return
         found = existing.count(self._session, placed)
         if found != loaded:
-            raise TargetError(
+            raise Unequal(
                 f"{placed.qualified} has {found} rows after {loaded} were loaded",
                 hint="something else has written to it; load it again with nobody writing",
             )

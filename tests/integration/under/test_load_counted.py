@@ -1,0 +1,60 @@
+"""A table is counted when it is loaded: nothing else shows what happened to it between two splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import pytest
+
+from tests.support.applying import equal
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, items, put, query, settings_for
+from venus.adapters.targets.postgresql.control import table_states
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.config import Settings
+from venus.errors import TargetError
+
+pytestmark = pytest.mark.integration
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Meddled:
+    """Loads in this process; then somebody does something to the target."""
+
+    def __init__(self, database: str, text: str) -> None:
+        self._database, self._text = database, text
+
+    def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        for task in tasks:
+            yield function(task)
+        query(self._database, self._text)
+
+
+def described(database: str, feed: Feed) -> Settings:
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1, 11)))
+    return settings_for(feed.broker.address, {"a": database})
+
+
+@pytest.mark.parametrize(
+    ("meddling", "rows"),
+    [
+        ("DELETE FROM shop.items WHERE id = 3", 9),
+        ("INSERT INTO shop.items VALUES (77, 'a stranger', 7)", 11),
+    ],
+)
+def test_a_table_that_somebody_else_has_written_to_is_not_loaded(
+    meddling: str, rows: int, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = described(database, feed)
+
+    with pytest.raises(TargetError, match=f"shop.items has {rows} rows after 10 were loaded"):
+        full_sync(settings, "a", runner=Meddled(database, meddling))
+    assert query(database, "SELECT count(*) FROM venus.applied") == [(0,)]
+
+    full_sync(settings, "a")
+    assert [t.state for t in table_states(settings, "a")] == ["ACTIVE"]
+    equal(database, feed)
