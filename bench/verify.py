@@ -162,7 +162,7 @@ def main() -> int:
     parser.add_argument("--only", default="equal,planted,load")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running behind a `timeout`
-    parts, console, failed = chosen.only.split(","), Console(width=140), []
+    console = Console(width=140)
     table = Table(title=f"venus verify, {chosen.rows:,} rows, PostgreSQL to PostgreSQL")
     columns = ("", "rows", "s", "rows/s", "moved", "share", "found", "on their way", "undecided", "verdict")
     for name in columns:
@@ -172,29 +172,36 @@ def main() -> int:
         verified = Verified(Path(home), chosen.rows)
         try:
             verified.start()
-            if "equal" in parts:
-                for what, options in (
-                    ("equal, checksums", {}), ("equal, checksums", {}), ("equal, rows", {"mode": "scan"}),
-                    ("equal, full data and target", {"leg": "target"}),
-                ):  # fmt: skip
-                    failed += [what] * (not verified.exact(measured(verified, table, what, **options)))
-            verified.plant()
-            if "planted" in parts:
-                result = measured(verified, table, f"{PLANTED} planted")
-                failed += ["planted"] * (not verified.exact(result))
-                failed += ["moved"] * (result.moved >= GOAL_MOVED * result.rows)
-            if "load" in parts:
-                writer = Writer(verified, chosen.changes_per_s)
-                time.sleep(2)
-                for n in range(chosen.runs):
-                    result = measured(verified, table, f"run {n + 1} under load")
-                    failed += [f"run {n + 1}"] * (not verified.exact(result))
-                console.print(f"{writer.stop():,.0f} changes/s at the source")
+            failed = compared(verified, table, chosen, console)
         finally:
             verified.stop()
     console.print(table)
     console.print(f"NOT EXACT: {', '.join(failed)}" if failed else "every run exact")
     return 1 if failed else 0
+
+
+def compared(verified: Verified, table: Table, chosen: argparse.Namespace, console: Console) -> list[str]:
+    """Compare equal sides, sides with planted differences, and sides under load; return what was not exact."""
+    parts, failed = chosen.only.split(","), []
+    if "equal" in parts:
+        for what, options in (
+            ("equal, checksums", {}), ("equal, checksums", {}), ("equal, rows", {"mode": "scan"}),
+            ("equal, full data and target", {"leg": "target"}),
+        ):  # fmt: skip
+            failed += [what] * (not verified.exact(measured(verified, table, what, **options)))
+    verified.plant()
+    if "planted" in parts:
+        result = measured(verified, table, f"{PLANTED} planted")
+        failed += ["planted"] * (not verified.exact(result))
+        failed += ["moved"] * (result.moved >= GOAL_MOVED * result.rows)
+    if "load" in parts:
+        writer = Writer(verified, chosen.changes_per_s)
+        time.sleep(2)
+        for n in range(chosen.runs):
+            result = measured(verified, table, f"run {n + 1} under load")
+            failed += [f"run {n + 1}"] * (not verified.exact(result))
+        console.print(f"{writer.stop():,.0f} changes/s at the source")
+    return failed
 
 
 if __name__ == "__main__":

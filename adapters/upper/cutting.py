@@ -83,27 +83,16 @@ class Cutter:
         steps["opened"] = cutlog.now_us()
         shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
         try:
-            chunks = self._ship(cut, fills, shipment)
-            steps["sent"] = cutlog.now_us()
-            shipment.wait_persisted()
-            steps["persisted"] = cutlog.now_us()
-            forget_below = BatchNo(session.producer.decided_through)
+            chunks, forget_below = self._persist(cut, fills, shipment, steps)
         except Stopped:
-            self._take_back(cut, shipment)
             return Found.NOTHING
         except TableHalts:
-            self._take_back(cut, shipment)
             raise
         except SourceError as e:
-            self._take_back(cut, shipment)
             self._read_again(e)
             return Found.NOTHING
         except SnapshotLost as e:
-            self._take_back(cut, shipment)
             return self._smaller(e)
-        except BaseException:
-            self._take_back(cut, shipment)
-            raise
         cut.commit(session.epoch, shipment.records, [chunk.after for chunk in chunks], forget_below)
         steps["ended"] = cutlog.now_us()
         try:
@@ -111,6 +100,23 @@ class Cutter:
         finally:
             self._committed(cut, shipment, chunks, steps)
         return self._found
+
+    def _persist(
+        self, cut: Cut, fills: Sequence[FillState], shipment: Shipment, steps: dict[str, int]
+    ) -> tuple[list[Chunk], BatchNo]:
+        """Have everything of a cut on the broker's disk, or take it back whatever stands in the way.
+
+        Return the chunks of fills in it, and the batch below which nobody asks for an outcome any more.
+        """
+        try:
+            chunks = self._ship(cut, fills, shipment)
+            steps["sent"] = cutlog.now_us()
+            shipment.wait_persisted()
+            steps["persisted"] = cutlog.now_us()
+            return chunks, BatchNo(self._session.producer.decided_through)
+        except BaseException:
+            self._take_back(cut, shipment)
+            raise
 
     def _ship(self, cut: Cut, fills: Sequence[FillState], shipment: Shipment) -> list[Chunk]:
         """Send all that the snapshot shows: the changes, then the next chunk of a fill, or several small tables."""

@@ -1,4 +1,7 @@
-"""What import contracts do not say by themselves: who must be in one, and that no package's parts go in a circle."""
+"""What import contracts do not say by themselves: who must be in one, that no package's parts go in a circle.
+
+And that no function is longer than can be read at once.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ _CONTRACTS = ("importlinter:contract:pure", "importlinter:contract:pure_but_for_
 _CLAIM = re.compile(
     r"(?:\bPure\b|[,;] (?:and )?pure\b)(?! but|, but| bookkeeping)|\bwithout any I/O\b|\bas pure functions\b"
 )
+
+#: What a function has under so many lines of, in these folders; tests tell stories that are longer.
+BODY_LINES = 40
+CODE = ("venus", "adapters", "spark", "migrations", "bench")
 
 #: Circles of siblings that are known: the list may only get shorter.
 KNOWN_CIRCLES: dict[str, AbstractSet[str]] = {}
@@ -79,3 +86,47 @@ def test_the_parts_of_a_package_do_not_go_in_a_circle(graph: grimp.ImportGraph) 
             found[package] = {part.removeprefix(f"{package}.") for part in circle}
 
     assert found == KNOWN_CIRCLES
+
+
+def bodies(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Return each function with the lines of its body: a signature is as long as its options are many."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+            yield node.name, node.end_lineno - body[0].lineno + 1 if body and node.end_lineno else 0
+
+
+def test_the_lines_of_a_body_are_counted() -> None:
+    text = """
+class A:
+    def f(
+        self,
+    ):
+        '''Do.
+
+        So.
+        '''
+        if 1:
+            pass
+async def g():
+    def h(): return 1
+
+    return h
+def nothing():
+    '''It is.'''
+"""
+
+    assert dict(bodies(ast.parse(text))) == {"f": 2, "g": 3, "h": 1, "nothing": 0}
+
+
+def test_a_function_can_be_read_at_once() -> None:
+    files = [f for folder in CODE for f in sorted((ROOT / folder).rglob("*.py")) if "wire" not in f.parts]
+    assert len(files) > 600
+    long = {
+        f"{file.relative_to(ROOT)}: {name}": lines
+        for file in files
+        for name, lines in bodies(ast.parse(file.read_text()))
+        if lines >= BODY_LINES
+    }
+
+    assert long == {}, "cut them where they become easier to read"

@@ -21,28 +21,34 @@ if TYPE_CHECKING:
 REFUSED = 3
 
 
+Rehearse = Annotated[
+    bool, typer.Option("--rehearse", help="Do everything but the last step, and list everything that blocks it.")
+]
+Undo = Annotated[bool, typer.Option("--undo", help="Return the target to VENUS, if nobody has written to it since.")]
+LeaveInvalid = Annotated[
+    bool, typer.Option("--leave-invalid", help="Enforce foreign keys that rows violate for new rows only.")
+]
+Wait = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until everything has arrived.")
+]
+Quiet = Annotated[
+    float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long nobody may have written to the source.")
+]
+CertificateFile = Annotated[
+    Path | None,
+    typer.Option("--certificate", metavar="FILE", help="Where to write the certificate; .json and .txt are added."),
+]
+
+
 def cutover(
     ctx: typer.Context,
     named: TargetOption = None,
-    rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Do everything but the last step, and list everything that blocks it.")
-    ] = False,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Return the target to VENUS, if nobody has written to it since.")
-    ] = False,
-    leave_invalid: Annotated[
-        bool, typer.Option("--leave-invalid", help="Enforce foreign keys that rows violate for new rows only.")
-    ] = False,
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until everything has arrived.")
-    ] = 60.0,
-    quiet: Annotated[
-        float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long nobody may have written to the source.")
-    ] = 5.0,
-    certificate: Annotated[
-        Path | None,
-        typer.Option("--certificate", metavar="FILE", help="Where to write the certificate; .json and .txt are added."),
-    ] = None,
+    rehearse: Rehearse = False,
+    undo: Undo = False,
+    leave_invalid: LeaveInvalid = False,
+    wait: Wait = 60.0,
+    quiet: Quiet = 5.0,
+    certificate: CertificateFile = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:

@@ -208,6 +208,15 @@ def answer(
         line = f"target {report.target} is loaded already, at offset {report.offset:,}; `venus sync` continues"
         run.out.answer(document, line)
         return 0
+    read = (
+        f"first fill: {counted(sum(filled.values()), 'row')} read from the source in {read_s:.1f} s" if filled else ""
+    )
+    run.out.answer(document, *absent_shown(report, only, out), *([read] if read else []), *loaded_shown(report))
+    return 1 if report.parked else 0
+
+
+def absent_shown(report: LoadReport, only: tuple[str, ...], out: tuple[str, ...]) -> list[RenderableType]:
+    """Show what was loaded table by table, and say what of the source is not among it."""
     shown: list[RenderableType] = [table("table", "rows", rows=list(report.rows.items()))]
     shown += [f"! not created: {warning}" for warning in report.warnings]
     if report.left_out:
@@ -217,15 +226,15 @@ def answer(
         shown.append(f"{objects} of the source {verb} not carried over: `{look}` lists them")
     if only:
         shown.append(f"the broker set here mirrors {', '.join(only)} only: the target gets no other table")
-    shown += [f"! {name} is not captured any more: it is loaded as it was captured last" for name in out]
-    if filled:
-        shown.append(f"first fill: {counted(sum(filled.values()), 'row')} read from the source in {read_s:.1f} s")
-    shown.append(
-        f"target {report.target}: {counted(rows, 'row')} in {report.seconds:.1f} s, at offset {report.offset:,}"
-    )
+    return shown + [f"! {name} is not captured any more: it is loaded as it was captured last" for name in out]
+
+
+def loaded_shown(report: LoadReport) -> list[str]:
+    """Say how far the target is, and how many rows it refused."""
+    rows = counted(sum(report.rows.values()), "row")
+    shown = [f"target {report.target}: {rows} in {report.seconds:.1f} s, at offset {report.offset:,}"]
     if report.parked:
         look = f"venus quarantine list --target {report.target}"
         verb = "was" if report.parked == 1 else "were"
         shown.append(f"! {counted(report.parked, 'row')} {verb} refused by the target: `{look}`")
-    run.out.answer(document, *shown)
-    return 1 if report.parked else 0
+    return shown

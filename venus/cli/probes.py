@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from venus.adapters.targets.views import TargetView, age_s
@@ -26,7 +27,7 @@ from venus.rpc.reports import decode
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
     from venus.config import Settings
-    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus, MirrorStatus, ReplicationStatus
+    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus, ConsumerStatus, MirrorStatus, ReplicationStatus
 
 #: A broker that does not answer within this is called unreachable.
 BROKER_TIMEOUT_S = 5.0
@@ -114,19 +115,17 @@ def look_at_broker(settings: Settings) -> BrokerView:
 def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) -> BrokerView:
     """Return what the broker says, as ages instead of moments."""
     own = next((b for b in status.businesses if b.business == business), None)
-    if own is None:
-        return BrokerView(
-            address=address,
-            version=status.version,
-            free_bytes=status.free_bytes,
-            alarms=tuple(status.alarms),
-            traffic=traffic_view(status.traffic, None, now_us),
-        )
-    shipped = own.last_committed_at_us and own.last_captured_at_us
-    return BrokerView(
+    broker = BrokerView(
         address=address,
         version=status.version,
         free_bytes=status.free_bytes,
+        alarms=tuple(status.alarms),
+        traffic=traffic_view(status.traffic, own, now_us),
+    )
+    if own is None:
+        return broker
+    return replace(
+        broker,
         known=True,
         producer=own.producer,
         epoch=own.epoch,
@@ -139,30 +138,38 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         scrub_age_s=age_s(own.last_scrub_at_us, now_us),
         captured_age_s=age_s(own.last_captured_at_us, now_us),
         committed_age_s=age_s(own.last_committed_at_us or own.last_captured_at_us, now_us),
-        ship_s=(own.last_committed_at_us - own.last_captured_at_us) / 1e6 if shipped else None,
+        ship_s=shipped_in_s(own),
         halves=half_views(own, now_us),
-        consumers=tuple(
-            ConsumerView(
-                group=c.group,
-                acknowledged=c.acknowledged,
-                connected=c.connected,
-                backlog_rows=c.backlog_rows,
-                backlog_bytes=c.backlog_bytes,
-                oldest_s=age_s(c.oldest_unacknowledged_us, now_us) or 0.0,
-                kept=c.kept,
-                held_bytes=c.held_bytes,
-            )
-            for c in own.consumers
-        ),
+        consumers=tuple(consumer_view(found, now_us) for found in own.consumers),
         leases=tuple(LeaseView(holder=lease.holder, offset=lease.offset, left_s=lease.left_s) for lease in own.leases),
         committed_changes={t.table_id: t.committed_changes for t in own.tables},
-        alarms=(*status.alarms, *own.alarms[: len(own.alarms) - own.reported_alarms]),
+        alarms=(*broker.alarms, *own.alarms[: len(own.alarms) - own.reported_alarms]),
         reported=reported_views(own, now_us),
         released=tuple(released(decode(own.source.report))) if own.HasField("source") else (),
         counters=dict(own.counters),
         replication=replication_view(own.replication) if own.HasField("replication") else None,
-        traffic=traffic_view(status.traffic, own, now_us),
         mirror=mirror_view(own.mirror, list(status.network.path), now_us) if own.HasField("mirror") else None,
+    )
+
+
+def shipped_in_s(own: BusinessStatus) -> float | None:
+    """Return how long the newest batch took from the source to its commit, None before the first one."""
+    if not (own.last_committed_at_us and own.last_captured_at_us):
+        return None
+    return (own.last_committed_at_us - own.last_captured_at_us) / 1e6
+
+
+def consumer_view(found: ConsumerStatus, now_us: int) -> ConsumerView:
+    """Return how far a consumer group is."""
+    return ConsumerView(
+        group=found.group,
+        acknowledged=found.acknowledged,
+        connected=found.connected,
+        backlog_rows=found.backlog_rows,
+        backlog_bytes=found.backlog_bytes,
+        oldest_s=age_s(found.oldest_unacknowledged_us, now_us) or 0.0,
+        kept=found.kept,
+        held_bytes=found.held_bytes,
     )
 
 

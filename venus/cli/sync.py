@@ -72,23 +72,29 @@ def sync(
     stop_on_signals(stop)
     if with_parent:
         stop_with_parent(stop)
-    if not apply_only and not targets:
-        run.role = "capture"
-    elif apply_only and len(targets) == 1:
-        run.role = f"target {targets[0]}"
+    only_capture, only_target = not apply_only and not targets, apply_only and len(targets) == 1
+    if only_capture or only_target:
+        run.role = "capture" if only_capture else f"target {targets[0]}"
     run.log_to_stderr(logging.INFO if not with_parent else logging.WARNING)
-    if not apply_only and not targets:
+    if only_capture:
         return run_one(run, "capture", stop, None, take_over=take_over)
-    if apply_only and len(targets) == 1:
+    if only_target:
         return run_one(run, targets[0], stop, targets[0], engine)
-    capture = loop_of(run, "capture", "--capture-only")
-    capture.at_first = ["--take-over"] if take_over else []
-    capture.vital = True
-    loops = [] if apply_only else [capture]
+    return run_several(run, targets, stop, engine, capture=not apply_only, take_over=take_over)
+
+
+def run_several(
+    run: Invocation, targets: list[str], stop: threading.Event, engine: str, *, capture: bool, take_over: bool
+) -> int:
+    """Run capture, and apply for each target, as children; return the exit code."""
+    capturing = loop_of(run, "capture", "--capture-only")
+    capturing.at_first = ["--take-over"] if take_over else []
+    capturing.vital = True
+    loops = [capturing] if capture else []
     loops += [loop_of(run, name, "--apply-only", "--target", name, "--engine", engine) for name in targets]
     code = Supervisor(loops, stop, Narrator(run).event).run()
-    if capture.code is not None:
-        say_that_capture_ended(run, capture)
+    if capturing.code is not None:
+        say_that_capture_ended(run, capturing)
     return code
 
 

@@ -104,15 +104,20 @@ def verify(
         result = compare(run, settings, options, engine)
         repaired = mend(run, settings, options, result) if repair and not dry_run else None
         closing = closed(run, settings, options, result, repaired, windows)
-        if html is not None:
-            from venus.adapters.verify.html import write_html
-
-            write_html(result, html)
-        if parquet is not None:
-            from venus.adapters.verify.parquet import write_parquet
-
-            write_parquet(result, parquet)
+        write_reports(result, html, parquet)
     return answer(run, result, repaired, closing, would=repair and dry_run)
+
+
+def write_reports(result: Result, html: Path | None, parquet: Path | None) -> None:
+    """Write what was found into the files that were asked for."""
+    if html is not None:
+        from venus.adapters.verify.html import write_html
+
+        write_html(result, html)
+    if parquet is not None:
+        from venus.adapters.verify.parquet import write_parquet
+
+        write_parquet(result, parquet)
 
 
 def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str) -> None:

@@ -85,54 +85,78 @@ class Table:
     remarks: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class _Read:
+    """The columns of a table as far as they can be carried, and what there is to say of them."""
+
+    columns: list[Column] = field(default_factory=list)
+    readings: dict[str, Reading] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
 def described(
     listed: Listed, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0,
     asked: Map[str, str] = NOTHING, switches: Map[str, str] = NOTHING,
 ) -> Table:  # fmt: skip
     """Make a table of what the dictionary said; `asked` by upper-case column, `switches` by type. Pure."""
-    readings: dict[str, Reading] = {}
-    refused, remarks, columns = [], [], []
+    read = _Read()
     numbers = {c.name: c.number for c in known.columns} if known else {}
     number_max = max([number_max, *numbers.values()])
     for row in rows:
-        name, declared = row[0], _declared(row)
-        try:
-            to = asked.get(name.upper()) or switched(switches, declared)
-            reading = Reading(declared=declared, mapping=overridden(declared, to, f"{listed.qualified}.{name}"))
-        except UnsupportedType as e:
-            refused.append(f"column {name}: {e}")
-            continue
-        if (number := numbers.get(name)) is None:
-            number = number_max = number_max + 1
-        readings[name] = reading
-        logical = reading.mapping.logical(declared)
-        nullable = row[8] == "Y"
-        columns.append(Column(name=name, number=number, type=logical, nullable=nullable, source_type=declared.spelled))
-        if len(row) > 10 and row[10] == "YES" and name not in OWN_HIDDEN:
-            remarks.append(f"column {name} is invisible at the source, and an ordinary column at the target")
-        if (declared.scale or 0) > FRACTION_MAX and declared.data_type.startswith("TIMESTAMP"):
-            remarks.append(f"column {name}: {declared.data_type}: digits after the sixth are cut off")
-    key = _key(keys, {c.name: c for c in columns})
-    if not key:
-        refused.append(NO_KEY)
-    key_columns = [_key_column(name, readings[name]) for name in key]
-    refused += [f"key column {k.name}: {readings[k.name].declared.spelled} cannot be in a key" for k in key_columns
-                if not k.log_type]  # fmt: skip
-    collations = {row[0]: row[9] for row in rows}
-    refused += [f"key column {name}: under collation {collations[name]} unequal texts are one key" for name in key
-                if collations[name] not in _BINARY_COLLATIONS]  # fmt: skip
+        number = numbers.get(row[0], number_max + 1)
+        if _read_column(read, row, number, listed, asked, switches):
+            number_max = max(number_max, number)
+    key = _key(keys, {c.name: c for c in read.columns})
+    key_columns = [_key_column(name, read.readings[name]) for name in key]
     schema = TableSchema(
         table_id=known.table_id if known else 0,
         version=known.version if known else 1,
         namespace=listed.owner,
         name=listed.name,
-        columns=tuple(columns),
+        columns=tuple(read.columns),
         key=tuple(key),
         source_dialect="oracle",
     )
     keyed = Keyed(owner=listed.owner, name=listed.name, key=tuple(key_columns))
-    return Table(schema=schema, keyed=keyed, readings=readings, listed=listed, refused=tuple(refused),
-                 remarks=tuple(remarks))  # fmt: skip
+    refused = (*read.refused, *_refused_keys(keyed, read.readings, {row[0]: row[9] for row in rows}))
+    return Table(
+        schema=schema, keyed=keyed, readings=read.readings, listed=listed, refused=refused, remarks=tuple(read.remarks)
+    )
+
+
+def _read_column(
+    read: _Read, row: Row, number: int, listed: Listed, asked: Map[str, str], switches: Map[str, str]
+) -> bool:
+    """Add a column; return whether it can be carried."""
+    name, declared = row[0], _declared(row)
+    try:
+        to = asked.get(name.upper()) or switched(switches, declared)
+        reading = Reading(declared=declared, mapping=overridden(declared, to, f"{listed.qualified}.{name}"))
+    except UnsupportedType as e:
+        read.refused.append(f"column {name}: {e}")
+        return False
+    read.readings[name] = reading
+    logical = reading.mapping.logical(declared)
+    nullable = row[8] == "Y"
+    read.columns.append(Column(name=name, number=number, type=logical, nullable=nullable, source_type=declared.spelled))
+    if len(row) > 10 and row[10] == "YES" and name not in OWN_HIDDEN:
+        read.remarks.append(f"column {name} is invisible at the source, and an ordinary column at the target")
+    if (declared.scale or 0) > FRACTION_MAX and declared.data_type.startswith("TIMESTAMP"):
+        read.remarks.append(f"column {name}: {declared.data_type}: digits after the sixth are cut off")
+    return True
+
+
+def _refused_keys(keyed: Keyed, readings: Map[str, Reading], collations: Map[str, object]) -> list[str]:
+    """Say why a table has no key by which its rows can be told apart."""
+    if not keyed.key:
+        return [NO_KEY]
+    return [
+        *(f"key column {k.name}: {readings[k.name].declared.spelled} cannot be in a key" for k in keyed.key
+          if not k.log_type),
+        *(f"key column {k.name}: under collation {collations[k.name]} unequal texts are one key" for k in keyed.key
+          if collations[k.name] not in _BINARY_COLLATIONS),
+    ]  # fmt: skip
 
 
 def excluded_keys(left: Seq[LeftOut], table: Table, keys: Seq[Row]) -> list[str]:

@@ -236,10 +236,7 @@ def _table(
         key=key,
         key_choices=tuple(sorted(_choice(i, by_number) for i in details.indexes.values() if _could_identify(i))),
         indexes=tuple(i for i in more.indexes if i.definition or i.columns != tuple(k.name for k in key)),
-        foreign_keys=more.foreign_keys(
-            ForeignKey(name=f[1], columns=tuple(f[4]), referred_namespace=f[2], referred_table=f[3],
-                       referred_columns=tuple(f[5])) for f in details.foreign_keys
-        ),
+        foreign_keys=more.foreign_keys(map(_foreign_key, details.foreign_keys)),
         checks=tuple(more.checks),
         left_out=(
             *structures.columns_left_out(more, details.columns, carried, partitioned=kind == "p"),
@@ -249,7 +246,18 @@ def _table(
         leaves=tuple(details.leaves),
         unsupported=tuple(unsupported),
         signature=details.signature,
-    )  # fmt: skip
+    )
+
+
+def _foreign_key(row: Row) -> ForeignKey:
+    _, name, referred_namespace, referred_table, columns, referred_columns = row[:6]
+    return ForeignKey(
+        name=name,
+        columns=tuple(columns),
+        referred_namespace=referred_namespace,
+        referred_table=referred_table,
+        referred_columns=tuple(referred_columns),
+    )
 
 
 def _column(row: Row, types: dict[int, PgType]) -> Column:

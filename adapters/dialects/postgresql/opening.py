@@ -79,22 +79,14 @@ def open_cut(
     `idle` = most likely there is nothing: ask for marks first, in one round trip that begins no transaction. `seen` =
     the marks of a moment ago, so that need not be asked for.
     """
-    if seen is None and idle and not fills and not everywhere:
-        seen = Marks.read(connection)
-    if seen is not None and not fills and not everywhere and not seen.stand_for_work(tables):
-        return None
+    guess: dict[int, Captured] = {}
+    if not fills and not everywhere:
+        seen = Marks.read(connection) if seen is None and idle else seen
+        if seen is not None and not seen.stand_for_work(tables):
+            return None
+        guess = _guessed(tables, seen) if seen is not None else {}
     try:
-        guess = _guessed(tables, seen) if seen is not None and not fills and not everywhere else {}
-        if guess:
-            marks, claims = _begun_with(connection, tables, guess)
-        else:
-            marks, claims = Marks.read(connection, statement("cut", "begin") + "; "), []
-        if REGISTRY in marks.counts or everywhere:
-            _require_mark(connection, mark)
-        looked_at = tables_with_rows(connection) if everywhere else marks.counts.keys()
-        others = claims_of(
-            connection, [tables.ready[t] for t in sorted(tables.ready.keys() & looked_at - guess.keys())]
-        )
+        marks, claims, others = _begun(connection, tables, guess, mark, everywhere=everywhere)
         forget = marks.forget(tables)
         if not claims and not others and not fills:
             _forget(connection, forget)
@@ -113,6 +105,21 @@ def open_cut(
     except BaseException:
         connection.rollback()
         raise
+
+
+def _begun(
+    connection: Connection, tables: Tables, guess: Mapping[int, Captured], mark: str, *, everywhere: bool
+) -> tuple[Marks, list[Claim], list[Claim]]:
+    """Take the snapshot; return the marks in it, the claims of the tables that are locked already, and the others'."""
+    if guess:
+        marks, claims = _begun_with(connection, tables, guess)
+    else:
+        marks, claims = Marks.read(connection, statement("cut", "begin") + "; "), []
+    if REGISTRY in marks.counts or everywhere:
+        _require_mark(connection, mark)
+    looked_at = tables_with_rows(connection) if everywhere else marks.counts.keys()
+    rest = sorted(tables.ready.keys() & looked_at - guess.keys())
+    return marks, claims, claims_of(connection, [tables.ready[t] for t in rest])
 
 
 def _guessed(tables: Tables, seen: Marks) -> dict[int, Captured]:

@@ -6,7 +6,7 @@ In a row's path this lies between the snapshot and the batches; from here on nob
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,20 +63,8 @@ def access_to(found: Found) -> Access:
     layout = Layout.of(found.schema)
     key = layout.columns[: layout.key_count]
     others = "".join(f"t.{quoted(c.name)}, " for c in layout.columns[layout.key_count :])
-    logged = [f"k{n}" for n in range(1, len(found.key) + 1)]
-    # 1 and 1.0 are one group unless the storage class is part of it
-    classes = [f"typeof({k})" for k, column in zip(logged, found.key, strict=True) if not column.exact]
-    collated = [_collated(f"t.{quoted(k.name)}", k.collation) for k in found.key]
-    identical = [
-        f"{at} = g.{k}" + ("" if c.exact else f" AND {same(f't.{quoted(c.name)}', f'g.{k}', c)}")
-        for at, k, c in zip(collated, logged, found.key, strict=True)
-    ]
     parts = {"table": f"main.{quoted(found.schema.name)}", "columns": others}
-    fill = {
-        **parts,
-        "table_key": ", ".join(f"t.{quoted(c.name)}" for c in key),
-        "rows": "?",
-    }
+    fill = {**parts, "table_key": ", ".join(f"t.{quoted(c.name)}" for c in key), "rows": "?"}
     # SQLite compares a row of several columns through their index only if no collation is spelt out.
     places = [_collated(f"t.{quoted(k.name)}", "" if k.is_own else k.collation) for k in found.key]
     order, backwards = ", ".join(places), ", ".join(f"{column} DESC" for column in places)
@@ -85,17 +73,7 @@ def access_to(found: Found) -> Access:
     return Access(
         layout=layout,
         rules=tuple(rule_of(c, in_key=n < layout.key_count) for n, c in enumerate(layout.columns)),
-        changes_sql=statement(
-            "cut",
-            "changes",
-            **parts,
-            log=quoted(log_table(found.schema.table_id)),
-            log_key=", ".join(f"g.{k}" for k in logged),
-            is_there=f"t.{quoted(key[0].name)} IS NOT NULL",
-            grouped=log_columns(len(logged)),
-            group_by=", ".join(logged + classes),
-            same=" AND ".join(identical),
-        ),
+        changes_sql=_changes_sql(found, parts, is_there=f"t.{quoted(key[0].name)} IS NOT NULL"),
         fill_sql=statement("cut", "fill", **fill, order=order, after=""),
         fill_next_sql=statement("cut", "fill", **fill, order=order, after=f"WHERE {behind}"),
         # NULL in a key is behind nothing, and must be found
@@ -106,6 +84,29 @@ def access_to(found: Found) -> Access:
             "cut", "null_key", **parts, null=" OR ".join(f"t.{quoted(c.name)} IS NULL" for c in key)
         ),
         wide=tuple(n for n, c in enumerate(layout.columns) if _is_wide(c.type)),
+    )
+
+
+def _changes_sql(found: Found, parts: Mapping[str, str], *, is_there: str) -> str:
+    """Write what joins a table with its log: each key once, whatever was written to it."""
+    logged = [f"k{n}" for n in range(1, len(found.key) + 1)]
+    # 1 and 1.0 are one group unless the storage class is part of it
+    classes = [f"typeof({k})" for k, column in zip(logged, found.key, strict=True) if not column.exact]
+    collated = [_collated(f"t.{quoted(k.name)}", k.collation) for k in found.key]
+    identical = [
+        f"{at} = g.{k}" + ("" if c.exact else f" AND {same(f't.{quoted(c.name)}', f'g.{k}', c)}")
+        for at, k, c in zip(collated, logged, found.key, strict=True)
+    ]
+    return statement(
+        "cut",
+        "changes",
+        **parts,
+        log=quoted(log_table(found.schema.table_id)),
+        log_key=", ".join(f"g.{k}" for k in logged),
+        is_there=is_there,
+        grouped=log_columns(len(logged)),
+        group_by=", ".join(logged + classes),
+        same=" AND ".join(identical),
     )
 
 
