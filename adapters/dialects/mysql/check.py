@@ -8,9 +8,10 @@ from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.mysql.cascades import Circle, reaching
 from venus.adapters.dialects.mysql.connection import Connection
-from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, read
+from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, defined_columns, definition, read
 from venus.adapters.dialects.mysql.names import literal, quoted
 from venus.adapters.dialects.mysql.statements import statement
+from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import Finding, Kind
 
 #: MariaDB 10.3, MySQL 8.0: window of what is tried or documented.
@@ -114,6 +115,24 @@ def _privileges(connection: Connection, account: str, *, binary_log: bool) -> It
         )
 
 
+def _hidden(connection: Connection, table: Table) -> Iterator[Finding]:
+    """Name the columns that the server shows in the definition only: this user may not read them."""
+    try:
+        columns = [c for c in defined_columns(definition(connection, table.sql)) if c not in table.declared]
+    except DatabaseUnavailable:
+        raise
+    except SourceError:  # it is just being dropped
+        return
+    if columns:
+        shown = ", ".join(map(quoted, columns))
+        user, _, host = str(connection.row("SELECT current_user()")[0]).rpartition("@")
+        yield Finding(
+            where=table.where,
+            message=f"column {', '.join(columns)} may not be read, and is not captured",
+            remedy=f"GRANT SELECT ({shown}) ON {table.sql} TO {quoted(user)}@{quoted(host)};",
+        )
+
+
 def _table(connection: Connection, table: Table) -> Iterator[Finding]:
     if table.engine.lower() != "innodb":
         yield Finding(
@@ -136,6 +155,7 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
             details=table.key_problems,
             script=(number,),
         )
+    yield from _hidden(connection, table)
     for column, why in table.unsupported:
         yield Finding(
             where=f"{table.where}.{column}",

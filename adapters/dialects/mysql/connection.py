@@ -30,7 +30,12 @@ SQL_MODE = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,NO_ENGIN
 
 _DICTIONARY = {ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.TABLE_DEF_CHANGED, ER.BAD_TABLE_ERROR}
 #: The user may not do this, until somebody grants it.
-_DENIED = {ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR}
+_DENIED = {
+    ER.TABLEACCESS_DENIED_ERROR,
+    ER.COLUMNACCESS_DENIED_ERROR,
+    ER.DBACCESS_DENIED_ERROR,
+    ER.SPECIFIC_ACCESS_DENIED_ERROR,
+}
 #: What a server that is another one's replica, or about to become one, says to whoever writes.
 _READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
 #: What passes by itself: a limit of time for statements, locks, memory or disk space that are used up, a node of a

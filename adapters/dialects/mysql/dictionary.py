@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.mysql import structure as structures
-from venus.adapters.dialects.mysql.connection import Connection, Row
+from venus.adapters.dialects.mysql.connection import Connection, NotPermitted, Row
 from venus.adapters.dialects.mysql.names import HEARTBEAT, is_own_table, literal, quoted
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared, key_problem, logical
@@ -21,6 +21,9 @@ from venus.errors import UnsupportedType
 from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSchema
 
 _AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+")
+_QUOTED = re.compile(r"`(?:[^`]|``)*`")
+#: A line of SHOW CREATE TABLE that is about a column.
+_DEFINED = re.compile(r"^  `((?:[^`]|``)+)` ", re.MULTILINE)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _TEXT = re.compile(r"'(?:[^'\\]|'')*'")
 _TEMPORAL = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
@@ -125,7 +128,8 @@ def read(connection: Connection, *, zero_dates_null: bool) -> Dictionary:
     parts = {"database": literal(database), "only": ""}
     json = _json_columns(connection, parts)
     columns, indexes = _by_table(connection, "columns", parts), _by_table(connection, "indexes", parts)
-    references = _references(connection.rows(statement("dictionary", "foreign_keys", **parts)))
+    keys = connection.rows(statement("dictionary", "foreign_keys", **parts))
+    references = _references(_with_rules(connection, database, keys))
     more = structures.read(connection, {"database": parts["database"]}, mariadb=is_mariadb(connection))
     tables = {}
     for name, _, engine, comment, rows, written in connection.rows(statement("dictionary", "tables", **parts)):
@@ -154,6 +158,33 @@ def _by_table(connection: Connection, query: str, parts: Mapping[str, str]) -> d
     for row in connection.rows(statement("dictionary", query, **parts)):
         found[row[0]].append(row[1:])
     return found
+
+
+def _with_rules(connection: Connection, database: str, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows of foreign keys with what they do by themselves: where that is hidden, from the definition."""
+    texts: dict[str, str] = {}
+    for row in rows:
+        name, _, table, _, _, on_delete, *_ = row
+        if on_delete:
+            yield row
+            continue
+        if table not in texts:
+            try:
+                texts[table] = definition(connection, f"{quoted(database)}.{quoted(table)}")
+            except NotPermitted:
+                texts[table] = ""
+        yield (*row[:5], *defined_rules(texts[table], name), *row[7:])
+
+
+def defined_rules(text: str, name: str) -> tuple[str, str]:
+    """Return what a definition says that a foreign key does on DELETE and on UPDATE."""
+    for line in text.split("\n"):
+        if line.startswith(f"  CONSTRAINT {quoted(name)} FOREIGN KEY "):
+            bare = _QUOTED.sub("", line)
+            found = (re.search(rf" ON {event} ([A-Z]+(?: [A-Z]+)?)", bare) for event in ("DELETE", "UPDATE"))
+            on_delete, on_update = (rule[1].removesuffix(" ON") if rule else "RESTRICT" for rule in found)
+            return on_delete, on_update
+    return "", ""
 
 
 def _references(rows: Iterable[Row]) -> list[Reference]:
@@ -268,6 +299,11 @@ def definition(connection: Connection, table: str) -> str:
     """Return how a table is defined now, as text that changes with every change of it; empty if it is gone."""
     text = str(connection.row(statement("dictionary", "definition", table=table))[1])
     return _AUTO_INCREMENT.sub("", text)
+
+
+def defined_columns(definition: str) -> list[str]:
+    """Return the columns that a definition has, also those that information_schema hides from this user."""
+    return [name.replace("``", "`") for name in _DEFINED.findall(definition)]
 
 
 def heartbeat(database: str) -> Table:

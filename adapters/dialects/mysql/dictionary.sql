@@ -20,11 +20,12 @@ SELECT s.table_name, s.index_name, s.non_unique = 0, s.column_name, s.sub_part I
  WHERE s.table_schema = {database} {only} ORDER BY s.table_name, s.index_name <> 'PRIMARY', s.index_name, s.seq_in_index
 
 -- foreign_keys --
--- Of the whole server as far as they touch this database: a parent in another one can cascade into it.
+-- Of the whole server as far as they touch this database: a parent in another one can cascade into it. What a key does by
+-- itself MariaDB hides from a user whose privileges are those of single tables.
 SELECT k.constraint_name, k.table_schema, k.table_name, k.referenced_table_schema, k.referenced_table_name,
-       r.delete_rule, r.update_rule, k.column_name, k.referenced_column_name
+       coalesce(r.delete_rule, ''), coalesce(r.update_rule, ''), k.column_name, k.referenced_column_name
   FROM information_schema.key_column_usage k
-  JOIN information_schema.referential_constraints r
+  LEFT JOIN information_schema.referential_constraints r
     ON r.constraint_schema = k.constraint_schema AND r.constraint_name = k.constraint_name AND r.table_name = k.table_name
  WHERE k.table_schema = {database} AND k.referenced_table_name IS NOT NULL
  ORDER BY k.table_name, k.constraint_name, k.ordinal_position

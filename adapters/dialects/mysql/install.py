@@ -241,7 +241,7 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
     places = present.numbers
     steps = []
     for name in sorted(present.triggers):
-        table = places.get(_number_in(name), f"{database}.{present.triggers[name][1]}")
+        table = places.get(number_in(name), f"{database}.{present.triggers[name][1]}")
         steps.append(InstallStep(table=table, what=f"trigger {name}", sql=drop_trigger(database, name)))
     for name in [*sorted(present.logs), *([names.MARKS] if names.MARKS in present.others else [])]:
         sql = statement("triggers", "drop_table", table=f"{quoted(database)}.{name}")
@@ -251,7 +251,8 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
     return steps + [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in _farewell(connection, present)]
 
 
-def _number_in(trigger: str) -> int:
+def number_in(trigger: str) -> int:
+    """Return the number of the table into whose log a trigger of ours writes."""
     return int(trigger.split("_")[2])
 
 
@@ -276,7 +277,7 @@ def _release_steps(connection: Connection, present: Present, table_ids: Seq[int]
         steps += [
             InstallStep(table=place, what=f"trigger {name}", sql=drop_trigger(connection.address.database, name))
             for name in sorted(present.triggers)
-            if _number_in(name) == table_id
+            if number_in(name) == table_id
         ]
     return steps
 
@@ -332,7 +333,7 @@ def release(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
 def drop_logs(connection: Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
     """Remove the logs of these tables."""
     present = Present.read(connection)
-    refuse_written({i: present.numbers[i] for i in reasons}, map(_number_in, present.triggers))
+    refuse_written({i: present.numbers[i] for i in reasons}, map(number_in, present.triggers))
     steps = _log_drops(connection, present, reasons)
     _run(connection, steps)
     return steps

@@ -1,52 +1,128 @@
-"""Captured tables that VENUS's user may not read any more. They halt alone, and go on when they may be read again.
+"""Captured tables that VENUS's user may not use any more. They halt alone, and go on when they may be used again.
 
-information_schema shows only what a user has privileges for: a table whose SELECT was revoked may look as if it were
-gone, or had lost its columns. And triggers run with the privileges of their definer, which is this user: without SELECT
-they fail the application's own statements, so they have to go.
+information_schema shows only what a user has privileges for: a table or a column whose SELECT was revoked looks as if
+it were gone. Only a statement that names it can tell: the server refuses what is there, and does not know what is not.
+And triggers run with the privileges of their definer, which is this user: without what they need they fail the
+application's own statements, so they have to go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from venus.adapters.dialects.mysql import names
 from venus.adapters.dialects.mysql.captured import Captured
 from venus.adapters.dialects.mysql.connection import Connection, NotPermitted
-from venus.adapters.dialects.mysql.names import log_table, quoted
+from venus.adapters.dialects.mysql.dictionary import defined_columns
+from venus.adapters.dialects.mysql.install import Present
+from venus.adapters.dialects.mysql.names import literal, log_table, quoted
 from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.releasing import is_leaving
 from venus.errors import DatabaseUnavailable, SourceError
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """What a captured table lacks: the statement that gives it back, and whether the table itself cannot be read."""
+    """What a captured table lacks: the statement that gives it back."""
 
     grant: str
-    of_table: bool
+    #: Its triggers fail the application's statements until then, and are taken away.
+    silences: bool = False
+    #: They do so and may not be taken away.
+    fails: bool = False
 
 
-def lacking(connection: Connection, captured: Sequence[Captured], *, logs: bool) -> dict[int, Lack]:
-    """Return the tables that may not be read; `logs` = also those whose logs may not be read and emptied."""
+def lacking(connection: Connection, captured: Sequence[Captured], present: Present, *, logs: bool) -> dict[int, Lack]:
+    """Return the tables that may not be used; `logs` = also those whose logs may not be read and emptied."""
     there = [c for c in captured if c.table is not None and c.table.key and c.definition]
-    if not logs and len(there) == len(captured) and _may_read(connection, there):
-        return {}
-    return {c.table_id: lack for c in captured if (lack := _lack(connection, c, logs=logs)) is not None}
+    unwritten = _unwritten(connection)
+    unseen = {c.table_id for c in captured if not is_leaving(c.known.table) and not _has_triggers(c, present)}
+    asked = list(captured)
+    if not logs and _may_read(connection, there):
+        asked = [c for c in captured if c not in there or c.table_id in unwritten | unseen]
+    found = (
+        (c.table_id, _lack(connection, c, logs=logs or c.table_id in unwritten, unseen=c.table_id in unseen))
+        for c in asked
+    )
+    return {table_id: lack for table_id, lack in found if lack is not None}
+
+
+def _unwritten(connection: Connection) -> set[int]:
+    """Return the tables into whose logs this user may not insert, as far as the dictionary tells."""
+    logs = connection.rows(statement("registry", "unwritten", database=literal(connection.address.database)))
+    return {int(found[1]) for (name,) in logs if (found := names.LOG_TABLE.fullmatch(name))}
+
+
+def _has_triggers(captured: Captured, present: Present) -> bool:
+    return any(names.trigger(letter, captured.table_id) in present.triggers for letter in "iud")
 
 
 def _may_read(connection: Connection, captured: Sequence[Captured]) -> bool:
     """Ask for all in one round trip: that is how it nearly always is."""
-    each = [f"({statement('registry', 'may_read', table=c.table.sql)})" for c in captured if c.table is not None]
-    return not each or _allowed(connection, " UNION ALL ".join(each))
+    each = [f"({_reading(connection, c, _columns(c))})" for c in captured]
+    return not each or _is_done(connection, " UNION ALL ".join(each))
 
 
-def _lack(connection: Connection, captured: Captured, *, logs: bool) -> Lack | None:
+def _columns(captured: Captured) -> list[str]:
+    """Return the columns that capture reads, or would; one that was never captured may be hidden on purpose."""
+    registered = [c.name for c in captured.known.schema.columns]
+    if captured.definition:
+        defined = defined_columns(captured.definition)
+        registered = [name for name in registered if name in defined]
+    shown = [c.name for c in captured.table.columns] if captured.table else []
+    return list(dict.fromkeys([*registered, *shown]))
+
+
+def _reading(connection: Connection, captured: Captured, columns: Sequence[str]) -> str:
+    table = f"{quoted(connection.address.database)}.{quoted(captured.schema.name)}"
+    return statement("registry", "may_read", table=table, columns=", ".join(map(quoted, columns)) or "1")
+
+
+def _lack(connection: Connection, captured: Captured, *, logs: bool, unseen: bool) -> Lack | None:
     database = quoted(connection.address.database)
     table, log = f"{database}.{quoted(captured.schema.name)}", f"{database}.{log_table(captured.table_id)}"
-    if not _allowed(connection, statement("registry", "may_read", table=table)):
-        return Lack(grant=_grant(connection, "SELECT", table), of_table=True)
+    if (denied := _denied(connection, captured)) is not None:
+        in_key = not denied or bool({*denied} & {*captured.known.schema.key})
+        columns = f" ({', '.join(_shown(connection, name) for name in denied)})" if denied else ""
+        return Lack(grant=_grant(connection, f"SELECT{columns}", table), silences=in_key)
+    if unseen and not _allowed(connection, _trigger(connection, captured)):
+        return Lack(grant=_grant(connection, "TRIGGER", table), fails=True)
+    if logs and not _allowed(connection, statement("registry", "may_note", log=log)):
+        return Lack(grant=_grant(connection, "SELECT, INSERT, DELETE", log), silences=True)
     if logs and not _allowed(connection, statement("registry", "may_empty", log=log)):
-        return Lack(grant=_grant(connection, "SELECT, DELETE", log), of_table=False)
+        return Lack(grant=_grant(connection, "SELECT, DELETE", log))
     return None
+
+
+def _trigger(connection: Connection, captured: Captured) -> str:
+    trigger = f"{quoted(connection.address.database)}.{names.trigger('i', captured.table_id)}"
+    return statement("registry", "trigger_shown", trigger=trigger)
+
+
+def _denied(connection: Connection, captured: Captured) -> list[str] | None:
+    """Return the columns that may not be read, [] if it is the whole table; None if all may be."""
+    columns = _columns(captured)
+    if _is_done(connection, _reading(connection, captured, columns)):
+        return None
+    denied = [c for c in columns if not _allowed(connection, _reading(connection, captured, [c]))]
+    if not denied:
+        return None
+    return [] if len(denied) == len(columns) else denied
+
+
+def _is_done(connection: Connection, text: str) -> bool:
+    """Run a statement; False if the server refuses it for whatever reason."""
+    try:
+        connection.rows(text)
+    except DatabaseUnavailable:
+        raise
+    except SourceError:
+        return False
+    return True
 
 
 def _allowed(connection: Connection, text: str) -> bool:
@@ -63,4 +139,19 @@ def _allowed(connection: Connection, text: str) -> bool:
 
 def _grant(connection: Connection, privileges: str, place: str) -> str:
     user, _, host = str(connection.row("SELECT current_user()")[0]).rpartition("@")
-    return f"GRANT {privileges} ON {place} TO '{user}'@'{host}'".replace("`", "")
+    shown = ".".join(_parts(connection, place))
+    return f"GRANT {privileges} ON {shown} TO '{user}'@'{host}'"
+
+
+def _parts(connection: Connection, place: str) -> Iterator[str]:
+    """Yield the parts of a place; what follows a period is a name, whatever word it is."""
+    database, _, table = place.partition("`.")
+    yield _shown(connection, database[1:].replace("``", "`"))
+    bare = table.strip("`").replace("``", "`")
+    yield bare if table == "*" or _PLAIN.fullmatch(bare) else quoted(bare)
+
+
+def _shown(connection: Connection, name: str) -> str:
+    """Return a name as somebody would type it: quoted only if the server would not read it as a name."""
+    plain = _PLAIN.fullmatch(name) and _is_done(connection, f"SELECT 1 AS {name}")
+    return name if plain else quoted(name)

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.halting import unreadable_reason
+from venus.adapters.dialects.halting import is_unreadable, state_before, unreadable_reason
 from venus.adapters.dialects.mysql import names, registry, seen
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, Marks
 from venus.adapters.dialects.mysql.cascades import Path, reaching
 from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
 from venus.adapters.dialects.mysql.dictionary import Table
-from venus.adapters.dialects.mysql.install import Present, drop_trigger
+from venus.adapters.dialects.mysql.install import Present, drop_trigger, number_in
 from venus.adapters.dialects.mysql.privileges import Lack
 from venus.adapters.dialects.releasing import is_leaving
 from venus.model import TableSchema
@@ -28,17 +28,17 @@ TRUNCATED = "TRUNCATE (or a rebuild, which looks alike): rows may be gone that n
 
 
 SILENCED = (
-    "its triggers were taken away, as without SELECT they fail the application's statements: run "
+    "its triggers were taken away, as without that privilege they fail the application's statements: run "
     "`venus install-triggers`, then resync it"
 )
+FAILING = "; until then its triggers fail the application's statements"
 
 
-def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping[int, Lack]) -> bool:
+def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping[int, Lack], present: Present) -> bool:
     """Bring the registry up to the dictionary; return whether it has changed.
 
-    `lacks`: the tables that may not be read, of which the dictionary does not tell everything.
+    `lacks`: the tables that may not be used, of which the dictionary does not tell everything.
     """
-    present = Present.read(connection)
     paths, circles = reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
     now, noted = marks.now(), marks.stored()
@@ -68,15 +68,20 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping
 
 
 def _halt(connection: Connection, captured: Captured, lack: Lack, present: Present) -> None:
-    """Leave a table that may not be read out of the cuts, with what its log has, until it may be read again."""
-    if lack.of_table:
-        _silence(connection, captured, present)
-    if captured.state == registry.PAUSED:
-        return
+    """Leave a table that may not be used out of the cuts, with what its log has, until it may be used again."""
+    if lack.silences:
+        _silence(connection, captured, present, denied=True)
     known = captured.known.table
-    if lack.of_table and not is_leaving(known):
+    if is_unreadable(known):  # for want of something else, it may be
+        state, why = state_before(known)
+        known = replace(known, state=state, reason=why)
+    elif known.state == registry.PAUSED:
+        return
+    if lack.silences and not is_leaving(known):
         known = replace(known, state=registry.RESYNC, reason=known.reason or SILENCED)
-    reason = unreadable_reason(known, f"`{lack.grant}`")
+    reason = unreadable_reason(known, f"`{lack.grant}`{FAILING if lack.fails else ''}")
+    if captured.known.table.reason == reason:
+        return
     logger.warning("%s halts, the other tables go on: %s", captured.schema.qualified, reason)
     registry.set_state(connection, captured.table_id, registry.PAUSED, reason)
 
@@ -97,11 +102,13 @@ def _lost(captured: Captured) -> str:
     return ""
 
 
-def _silence(connection: Connection, captured: Captured, present: Present) -> None:
-    """Take away the triggers of a table whose key has changed, or that may not be read: they could fail statements."""
-    for letter in "iud":
-        name = names.trigger(letter, captured.table_id)
-        if name in present.triggers:
+def _silence(connection: Connection, captured: Captured, present: Present, *, denied: bool = False) -> None:
+    """Take away the triggers of a table whose key has changed, or that may not be used: they could fail statements.
+
+    So could those of a cascade that reaches it and, if it is `denied`, of one that begins there.
+    """
+    for name, (_, table, _, _) in present.triggers.items():
+        if number_in(name) == captured.table_id or (denied and table == captured.schema.name):
             try:
                 connection.run(drop_trigger(connection.address.database, name))
             except LockTimeout:

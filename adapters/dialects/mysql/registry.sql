@@ -91,11 +91,25 @@ WHERE NOT EXISTS (SELECT * FROM venus_heartbeat)
 SELECT {table_id}, count(*) FROM {log}
 
 -- may_read --
-SELECT 1 FROM {table} LIMIT 0
+-- Of a column that may not be read the server says so; of one that is not there, that it does not know it.
+SELECT 1 FROM (SELECT {columns} FROM {table} LIMIT 0) AS nothing
 
 -- may_empty --
 -- Needs the privileges of the statement, and does not run it.
 EXPLAIN DELETE FROM {log} WHERE seq = 0
+
+-- may_note --
+-- What the triggers do, which have the privileges of who made them.
+EXPLAIN INSERT INTO {log} (op) VALUES ('I')
+
+-- unwritten --
+-- Logs that this user sees and may not write into.
+SELECT DISTINCT table_name FROM information_schema.columns
+ WHERE table_schema = {database} AND table_name LIKE 'venus\_l\_%' AND privileges NOT LIKE '%insert%'
+
+-- trigger_shown --
+-- Of one that may not be seen the server says so; information_schema leaves it out like one that is not there.
+SHOW CREATE TRIGGER {trigger}
 
 -- blockers --
 -- InnoDB does not say what an open transaction has written, so the oldest that has written stands for every table. It tells

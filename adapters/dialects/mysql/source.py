@@ -195,7 +195,8 @@ class MysqlSource:
         try:
             return registry.backlog(self._writer, [c.table_id for c in captured])
         except NotPermitted:
-            hidden = privileges.lacking(self._writer, captured, logs=True)
+            present = install.Present.read(self._writer)
+            hidden = privileges.lacking(self._writer, captured, present, logs=True)
             if not hidden:
                 raise
             return registry.backlog(self._writer, [c.table_id for c in captured if c.table_id not in hidden])
@@ -209,10 +210,12 @@ class MysqlSource:
         loaded = self._load(again=True)
         denied = self._reader.denied or self._writer.denied
         halted = any(is_unreadable(c.known.table) for c in loaded.captured)
-        lacks = privileges.lacking(self._writer, loaded.captured, logs=denied or halted or not self._asked)
+        present = install.Present.read(self._writer)
+        lacks = privileges.lacking(self._writer, loaded.captured, present, logs=denied or halted or not self._asked)
         self._asked, self._reader.denied, self._writer.denied = True, False, False
         self._retry_halted(loaded, lacks)
-        if refresh.refresh(self._writer, loaded, self._marks, lacks) or registry.mark(self._writer) != loaded.mark:
+        changed = refresh.refresh(self._writer, loaded, self._marks, lacks, present)
+        if changed or registry.mark(self._writer) != loaded.mark:
             loaded = self._load(again=True)
         self._watched_at = self._monotonic()
         known = self._known or set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,7 @@ class Limited:
 
 
 @pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chores, "REFRESH_S", 0.2)
 
 
@@ -182,35 +182,68 @@ def test_a_log_of_mariadb_that_may_not_be_read_halts_its_table_alone(mariadb: Li
         halts_alone(mariadb, broker, f"REVOKE DELETE ON {log} FROM {user}", cure, filled=True, begun=True)
 
 
+def by_column(source: Limited) -> Limited:
+    """Have the columns of `customer` granted one by one."""
+    name = sqlalchemy.make_url(source.url).database
+    user = f"'{USER}'@'127.0.0.1'"
+
+    def limit() -> None:
+        source.limit()
+        source.administer(f"REVOKE SELECT ON {name}.customer FROM {user}")
+        source.administer(f"GRANT SELECT (id, name, note) ON {name}.customer TO {user}")
+
+    return replace(source, limit=limit)
+
+
 @pytest.mark.parametrize("filled", [True, False])
-def test_a_table_of_mariadb_that_may_not_be_read_fails_no_statement_for_long(
+def test_a_column_of_mariadb_that_may_not_be_read_is_not_taken_for_dropped(
     mariadb: Limited, broker: RunningBroker, filled: bool
 ) -> None:
-    """Triggers run with their definer's privileges, and need SELECT for what they look at."""
-    shop, chosen = mariadb.shop, chosen_for(mariadb, broker)
-    shop.fill(20)
-    shop.install(chosen)
-    mariadb.limit()
+    """`wide`: information_schema shows it, for there is INSERT; `narrow`: it does not."""
     name = sqlalchemy.make_url(mariadb.url).database
     user = f"'{USER}'@'127.0.0.1'"
+    note = f"SELECT (note) ON {name}.customer"
+    halts_alone(by_column(mariadb), broker, f"REVOKE {note} FROM {user}", f"GRANT {note} TO {user}", filled=filled)
+    ledger = read_ledger(broker.address)
+    assert {s.version for s in ledger.versions.values() if s.name == "customer"} == {1}
+
+
+@pytest.mark.parametrize("filled", [True, False])
+@pytest.mark.parametrize("lost", ["SELECT", "SELECT (id)", "INSERT"])
+def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
+    mariadb: Limited, broker: RunningBroker, lost: str, filled: bool
+) -> None:
+    """Triggers run with their definer's privileges, and need SELECT for what they look at, INSERT for the log."""
+    if lost == "INSERT" and not mariadb.is_narrow:
+        pytest.skip("it has INSERT for the whole database")
+    source = by_column(mariadb) if lost == "SELECT (id)" else mariadb
+    shop, chosen = source.shop, chosen_for(source, broker)
+    shop.fill(20)
+    shop.install(chosen)
+    source.limit()
+    name = sqlalchemy.make_url(mariadb.url).database
+    user = f"'{USER}'@'127.0.0.1'"
+    with closing(open_source(chosen)) as opened:
+        log = next(f"venus_l_{t.schema.table_id:05}" for t in opened.registered() if t.schema.name == "customer")
+    place, needed = (f"{name}.{log}", "SELECT, INSERT, DELETE") if lost == "INSERT" else (f"{name}.customer", lost)
 
     def works() -> bool:
         try:
             shop.write_alike()
-        except sqlalchemy.exc.OperationalError:  # SELECT command denied
+        except sqlalchemy.exc.OperationalError:  # command denied
             return False
         return True
 
     if not filled:
-        mariadb.administer(f"REVOKE SELECT ON {name}.customer FROM {user}")
+        mariadb.administer(f"REVOKE {lost} ON {place} FROM {user}")
     with running(chosen) as adapter:
         if filled:
             until_equal(shop, broker)
-            mariadb.administer(f"REVOKE SELECT ON {name}.customer FROM {user}")
+            mariadb.administer(f"REVOKE {lost} ON {place} FROM {user}")
         wait_for(works, 30)
         wait_for(lambda: problems(broker), 30)
         (said,) = problems(broker)
-        grant = f"GRANT SELECT ON {name}.customer TO {user}"
+        grant = f"GRANT {needed} ON {place} TO {user}"
         assert f"customer is HALTED (may not be read: it is captured again by itself after `{grant}`" in said
         assert "its triggers were taken away" in said
         shop.run("UPDATE line SET amount = amount + 1")
@@ -221,6 +254,32 @@ def test_a_table_of_mariadb_that_may_not_be_read_fails_no_statement_for_long(
         shop.install(chosen)
         with closing(open_source(chosen)) as opened:
             opened.restart_fill(next(t.schema.table_id for t in opened.registered() if t.schema.name == "customer"))
+        until_equal(shop, broker)
+        wait_for(lambda: not problems(broker), 30)
+    assert adapter.reports[-1].connections == 1
+
+
+def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: Limited, broker: RunningBroker) -> None:
+    """Without TRIGGER for their definer they fail the application's statements, and cannot be taken away."""
+    if not mariadb.is_narrow:
+        pytest.skip("it has TRIGGER for the whole database")
+    shop, chosen = mariadb.shop, chosen_for(mariadb, broker)
+    shop.fill(20)
+    shop.install(chosen)
+    mariadb.limit()
+    name = sqlalchemy.make_url(mariadb.url).database
+    user = f"'{USER}'@'127.0.0.1'"
+    with running(chosen) as adapter:
+        until_equal(shop, broker)
+        mariadb.administer(f"REVOKE TRIGGER ON {name}.customer FROM {user}")
+        wait_for(lambda: problems(broker), 30)
+        (said,) = problems(broker)
+        grant = f"GRANT TRIGGER ON {name}.customer TO {user}"
+        assert f"after `{grant}`; until then its triggers fail the application's statements)" in said
+        with pytest.raises(sqlalchemy.exc.OperationalError, match="TRIGGER command denied"):
+            shop.write_alike()
+        mariadb.administer(grant)
+        shop.write_alike()
         until_equal(shop, broker)
         wait_for(lambda: not problems(broker), 30)
     assert adapter.reports[-1].connections == 1

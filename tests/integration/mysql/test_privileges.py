@@ -1,0 +1,205 @@
+"""What the account loses of a captured table: columns, cascades, and statements that can be typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.mysql.conftest import Shop
+from tests.support.follower import Follower
+from venus.adapters.dialects.mysql.dictionary import defined_columns, defined_rules
+from venus.adapters.dialects.mysql.source import MysqlSource
+
+pytestmark = pytest.mark.integration
+
+USER = "'narrow'@'127.0.0.1'"
+
+
+class Account:
+    """VENUS's own, with what it needs and no more."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        shop.server.execute(f"CREATE USER {USER}")
+        shop.server.execute(f"GRANT PROCESS ON *.* TO {USER}")
+        shop.server.execute(f"GRANT ALL ON {shop.database}.* TO {USER}")
+        self.open()
+
+    def open(self) -> None:
+        """Begin a session; what is granted of a whole database is looked up only then."""
+        self.source = MysqlSource(self.shop.server.url(self.shop.database, "narrow"), monotonic=self.shop.clock)
+
+    def capture(self) -> Follower:
+        self.source.install(["*"], [])
+        self.run("REVOKE ALL ON {}.* FROM {}", "")
+        self.run("GRANT CREATE TEMPORARY TABLES ON {}.* TO {}", "")
+        for (table,) in self.shop.run("SHOW TABLES"):
+            self.run("GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON {}.%s TO {}", f"`{table}`")
+        self.source.close()
+        self.open()
+        follower = Follower(self.source)
+        follower.drain()
+        return follower
+
+    def run(self, statement: str, table: str) -> None:
+        self.shop.server.execute(statement.replace("%s", table).format(self.shop.database, USER))
+
+    def state(self, table: str) -> tuple[str, str]:
+        return next((t.state, t.reason) for t in self.source.registered() if t.schema.name == table)
+
+
+@pytest.fixture
+def account(shop: Shop) -> Iterator[Account]:
+    account = Account(shop)
+    yield account
+    account.source.close()
+    shop.server.execute(f"DROP USER {USER}")
+
+
+def test_a_column_that_is_hidden_keeps_its_place_and_what_comes_meanwhile_arrives(account: Account) -> None:
+    shop = account.shop
+    shop.run("CREATE TABLE item (id int PRIMARY KEY, a text, `b c` text)", "INSERT INTO item VALUES (1, 'a', 'b')")
+    follower = account.capture()
+    account.run("REVOKE SELECT, INSERT, UPDATE, DELETE ON {}.%s FROM {}", "item")
+    account.run("GRANT SELECT (id, a) ON {}.%s TO {}", "item")
+    account.source.refresh_schemas()
+    state, reason = account.state("item")
+    assert state == "PAUSED"
+    grant = reason.split("after `", 1)[1].removesuffix("`")
+    assert grant == f"GRANT SELECT (`b c`) ON {shop.database}.item TO {USER}"
+    shop.run("UPDATE item SET `b c` = 'changed'", "INSERT INTO item VALUES (2, 'x', 'y')")
+    follower.drain()
+    shop.server.execute(grant)
+    account.source.refresh_schemas()
+    assert account.state("item") == ("ACTIVE", "")
+    follower.drain()
+    shop.same(follower, "item")
+    assert shop.schema(follower, "item").version == 1
+
+
+def test_a_column_that_was_dropped_is_followed_while_another_one_is_hidden(account: Account) -> None:
+    shop = account.shop
+    shop.run(
+        "CREATE TABLE item (id int PRIMARY KEY, a text, b text, c text)", "INSERT INTO item VALUES (1, 'a', 'b', 'c')"
+    )
+    follower = account.capture()
+    account.run("REVOKE SELECT ON {}.%s FROM {}", "item")
+    account.run("GRANT SELECT (id, a, c) ON {}.%s TO {}", "item")
+    shop.run("ALTER TABLE item DROP COLUMN c")
+    account.source.refresh_schemas()
+    assert "GRANT SELECT (b) ON" in account.state("item")[1]
+    account.run("GRANT SELECT ON {}.%s TO {}", "item")
+    account.source.refresh_schemas()
+    account.source.refresh_schemas()
+    follower.read_registry()
+    follower.drain()
+    assert [c.name for c in shop.schema(follower, "item").columns] == ["id", "a", "b"]
+    shop.same(follower, "item")
+
+
+def test_a_column_that_was_hidden_from_the_start_is_named_and_halts_nothing(account: Account) -> None:
+    shop = account.shop
+    shop.run("CREATE TABLE item (id int PRIMARY KEY, a text, secret text)", "INSERT INTO item VALUES (1, 'a', 's')")
+    follower = account.capture()
+    account.run("REVOKE SELECT, INSERT, UPDATE, DELETE ON {}.%s FROM {}", "item")
+    account.run("GRANT SELECT (id, a, secret) ON {}.%s TO {}", "item")
+    shop.run("ALTER TABLE item ADD COLUMN hidden text")
+    account.source.refresh_schemas()
+    assert account.state("item") == ("ACTIVE", "")
+    shop.run("UPDATE item SET a = 'changed'")
+    follower.drain()
+    assert [row["a"] for row in follower.rows("item").values()] == ["changed"]
+    (found,) = [f for f in account.source.check(["item"], []) if "not captured" in f.message]
+    assert found.message == "column hidden may not be read, and is not captured"
+    assert not found.blocks
+    shop.server.execute(found.remedy.rstrip(";"))
+    assert not [f for f in account.source.check(["item"], []) if "not captured" in f.message]
+
+
+def test_a_name_is_quoted_where_it_is_a_word_of_the_servers(account: Account) -> None:
+    shop = account.shop
+    shop.run("CREATE TABLE `order` (id int PRIMARY KEY, `group` text, plain text)")
+    account.capture()
+    account.run("REVOKE SELECT, INSERT, UPDATE, DELETE ON {}.%s FROM {}", "`order`")
+    account.run("GRANT SELECT (id) ON {}.%s TO {}", "`order`")
+    account.source.refresh_schemas()
+    grant = account.state("order")[1].split("after `", 1)[1].removesuffix("`")
+    assert grant == f"GRANT SELECT (`group`, plain) ON {shop.database}.order TO {USER}"
+    shop.server.execute(grant)
+    account.source.refresh_schemas()
+    assert account.state("order") == ("ACTIVE", "")
+
+
+@pytest.mark.parametrize("table", ["child", "parent"])
+def test_a_cascade_that_may_not_be_followed_fails_no_statement(account: Account, table: str) -> None:
+    """Its trigger stands on the parent, reads the child and notes the child's keys."""
+    shop = account.shop
+    shop.run(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)",
+        "INSERT INTO parent VALUES (1), (2), (3)",
+        "INSERT INTO child VALUES (1, 1), (2, 2), (3, 3)",
+    )
+    follower = account.capture()
+    account.run("REVOKE SELECT ON {}.%s FROM {}", table)
+    account.source.refresh_schemas()
+    assert account.state(table)[0] == "PAUSED"
+    shop.run("DELETE FROM parent WHERE id = 1", "DELETE FROM child WHERE id = 2")
+    account.source.refresh_schemas()
+    account.run("GRANT SELECT ON {}.%s TO {}", table)
+    account.source.refresh_schemas()
+    account.source.refresh_schemas()
+    assert account.state("child")[0] == "RESYNC"
+    shop.server.execute(f"GRANT ALL ON {shop.database}.* TO {USER}")
+    account.source.close()
+    account.open()
+    account.source.install(["*"], [])
+    follower = Follower(account.source)
+    for name in ("parent", "child"):
+        account.source.restart_fill(follower.table_id(name))
+    follower.drain()
+    shop.same(follower, "parent", "child")
+
+
+def test_columns_are_read_from_a_definition() -> None:
+    lines = [
+        "CREATE TABLE `t` (",
+        "  `a` int(11) DEFAULT NULL COMMENT 'x\\n  `no` int',",
+        "  `b``c` text,",
+        "  PRIMARY KEY (`a`),",
+        "  KEY `b` (`b``c`)",
+        ")",
+    ]
+    assert defined_columns("\n".join(lines)) == ["a", "b`c"]
+
+
+def test_a_cascade_is_seen_with_privileges_of_single_tables(account: Account) -> None:
+    """MariaDB hides from such an account what a foreign key does by itself."""
+    shop = account.shop
+    shop.run(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)",
+    )
+    account.capture()
+    assert account.state("child") == ("ACTIVE", "")
+    own = f"FROM information_schema.triggers WHERE trigger_schema = '{shop.database}'"
+    ((cascade,),) = shop.run(f"SELECT trigger_name {own} AND trigger_name LIKE 'venus_x_%'")
+    shop.run(f"DROP TRIGGER {cascade}")
+    account.source.refresh_schemas()
+    state, reason = account.state("child")
+    assert (state, "venus_x_" in reason) == ("RESYNC", True)
+
+
+def test_rules_are_read_from_a_definition() -> None:
+    text = """CREATE TABLE `t` (
+  CONSTRAINT `a` FOREIGN KEY (`x ON DELETE CASCADE`) REFERENCES `p` (`id`),
+  CONSTRAINT `b``c` FOREIGN KEY (`x`) REFERENCES `o`.`p` (`id`) ON DELETE SET NULL ON UPDATE CASCADE,
+  CONSTRAINT `d` FOREIGN KEY (`x`) REFERENCES `p` (`id`) ON DELETE CASCADE ON UPDATE NO ACTION,
+  CONSTRAINT `e` FOREIGN KEY (`x`) REFERENCES `p` (`id`) ON UPDATE SET NULL
+)"""
+    found = {name: defined_rules(text, name) for name in ("a", "b`c", "d", "e", "f")}
+    assert found == {
+        "a": ("RESTRICT", "RESTRICT"), "b`c": ("SET NULL", "CASCADE"), "d": ("CASCADE", "NO ACTION"),
+        "e": ("RESTRICT", "SET NULL"), "f": ("", ""),
+    }  # fmt: skip
