@@ -22,6 +22,8 @@ MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
 UNFIT = "cannot be carried: "
 #: The same of a table that the source's user may not read any more.
 UNREADABLE = "may not be read: "
+#: The same of a table of VENUS's own at the source.
+UNUSABLE = "may not be used: "
 #: How the reason of a table begins at a target that was asked to make it equal to the full data, in vain.
 RESYNC_FAILED = "resync failed: "
 #: Its changes wait for a lock that somebody else holds.
@@ -65,6 +67,12 @@ def at_source(table_id: int, name: str, state: str, reason: str) -> TableConditi
     """Return a table of the registry; one that stopped by itself is told from one that somebody paused."""
     halted = state == "PAUSED" and reason.startswith((UNFIT, UNREADABLE))
     return TableCondition(table_id=table_id, name=name, state="HALTED" if halted else state, reason=reason)
+
+
+def own_at_source(name: str, grant: str) -> TableCondition:
+    """Return a table of VENUS's own at the source that its user may not use: nothing is captured until he may."""
+    reason = f"{UNUSABLE}nothing is captured until `{grant}`; then it goes on by itself"
+    return TableCondition(table_id=0, name=name, state="HALTED", reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +137,7 @@ def unaccounted_problem(rows: int, target: str) -> str:
 
 def _way_out(table: TableCondition, at: str) -> str:
     """Say what somebody can do, unless the reason does; `at` names the target as an option, empty at the source."""
-    if "`venus " in table.reason or table.reason.startswith(UNREADABLE):
+    if "`venus " in table.reason or table.reason.startswith((UNREADABLE, UNUSABLE)):
         return ""
     if table.state == "HALTED":
         at_source = "correct the row; it is retried automatically"

@@ -107,6 +107,14 @@ class RegisteredTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLack:
+    """One of VENUS's own tables that its user may not use as it must, and the statement that changes that."""
+
+    table: str
+    grant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstallStep:
     """One statement of an installation; `exists` = it is there already, unchanged."""
 
@@ -309,6 +317,13 @@ class Source(Protocol):
 
     def backlog(self) -> dict[int, tuple[int, int]]:
         """Return, per table_id, how many log rows wait and the age of the oldest blocker in seconds."""
+        ...
+
+    def own_lacking(self) -> list[OwnLack]:
+        """Return what VENUS's user lacks of VENUS's own tables, other than logs: without it nothing can be captured.
+
+        Empty if nothing is installed. Costs a few round trips.
+        """
         ...
 
     def blocked_by(self) -> str:

@@ -12,18 +12,20 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, sleep_using_event, stop_when_event_set
 
-from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.contract import OwnLack, Source
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.chores import Chores
 from venus.adapters.upper.cutting import Cutter, Found
 from venus.adapters.upper.ingest import Connect, Ingest
 from venus.adapters.upper.pacing import Pace
+from venus.adapters.upper.refused import wait_for_grants
 from venus.adapters.upper.report import CaptureReport, FillReport, Reporter
 from venus.adapters.upper.session import Claim, Session, open_session
 from venus.config import Settings
@@ -194,7 +196,11 @@ class Capture:
                 closing(self._outside.source(self._settings)) as source,
                 closing(self._outside.ingest(self._settings)) as producer,
             ):
-                session = open_session(source, producer, self._claim, timeout_s=self._settings.capture.cut_timeout_s)
+                timeout_s = self._settings.capture.cut_timeout_s
+                if lacks := source.own_lacking():
+                    self._wait_for_grants(lacks, producer, timeout_s)
+                    return False
+                session = open_session(source, producer, self._claim, timeout_s=timeout_s)
                 session.business = self._settings.business.name
                 self._reporter.count(connections=1)
                 self._loop(session, until)
@@ -205,6 +211,10 @@ class Capture:
                 raise
             self._reporter.state("reconnecting", error=e)
             return False
+
+    def _wait_for_grants(self, lacks: Sequence[OwnLack], producer: Ingest, timeout_s: float) -> None:
+        opened = partial(self._outside.source, self._settings)
+        wait_for_grants(opened, lacks, producer, self._claim, self._stop, self._reporter, timeout_s=timeout_s)
 
     def _loop(self, session: Session, until: Callable[[Session], bool]) -> None:
         limits = self._settings.capture

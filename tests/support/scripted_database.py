@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import (
     FillState,
+    OwnLack,
     SourceState,
 )
 from venus.model import (
@@ -68,6 +69,7 @@ class ScriptedDatabase:
         self.next_log = 1
         self.state = SourceState(epoch=Epoch(0), next_sequence=Position(1), last_batch=BatchNo(0))
         self.batches: dict[BatchNo, BatchRecord] = {}
+        self.own_lacking: list[OwnLack] = []
         #: Versions that refresh_schemas will find.
         self.altered: list[TableSchema] = []
         self.beats = 0

@@ -20,6 +20,7 @@ from venus.adapters.dialects.contract import (
     InstallStep,
     Numbering,
     OtherObject,
+    OwnLack,
     RegisteredTable,
     SchemaChanged,
     SnapshotLost,
@@ -304,6 +305,10 @@ class ScriptedSource:
 
     def backlog(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(self.database.tables, (0, 0))
+
+    def own_lacking(self) -> list[OwnLack]:
+        self.pass_step("own_lacking")
+        return list(self.database.own_lacking)
 
     def blocked_by(self) -> str:
         return ""

@@ -58,15 +58,16 @@ class SourceView:
     last_batch: int = 0
     captured_sequence: int = 0
     tables: tuple[SourceTable, ...] = ()
+    #: VENUS's own tables that its user may not use: nothing else is known then.
+    unusable: tuple[TableCondition, ...] = ()
     #: The sessions whose open transactions are waited for.
     blocked_by: str = ""
 
     @property
     def condition(self) -> AdapterCondition:
         """Return how the tables stand, as the upper adapter reports it."""
-        return AdapterCondition.of(
-            TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables
-        )
+        found = [TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables]
+        return AdapterCondition.of([*self.unusable, *found])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +215,7 @@ def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
     if source.error:
         return [said("source", source.error)]
     found = problems(source.condition)
-    if all(t.state == RELEASED for t in source.tables):
+    if not source.unusable and all(t.state == RELEASED for t in source.tables):
         found.append("source: no table is captured; run `venus install-triggers`")
     return found
 

@@ -20,7 +20,7 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.traffic import traffic_view
-from venus.conditions import at_source, released
+from venus.conditions import at_source, own_at_source, released
 from venus.errors import VenusError
 from venus.rpc.reports import decode
 
@@ -65,6 +65,8 @@ def look_at_source(settings: Settings) -> SourceView:
         return SourceView(asked=False)
     try:
         with opened_source(settings) as source:
+            if lacks := source.own_lacking():
+                return SourceView(unusable=tuple(own_at_source(lack.table, lack.grant) for lack in lacks))
             registered = [table for table in source.registered() if not table.schema.is_heartbeat]
             registered += source.released()
             if not registered:

@@ -213,6 +213,8 @@ def source_position(source: SourceView) -> str:
     """Return the source's position in words."""
     if not source.asked:
         return "not asked: source.url is not set"
+    if source.unusable:
+        return "may not be read"
     return unreachable(source.error) or f"sequence {source.captured_sequence:,}"
 
 

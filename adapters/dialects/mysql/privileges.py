@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from venus.adapters.dialects.mysql import names
+from venus.adapters.dialects.contract import OwnLack
+from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.captured import Captured
 from venus.adapters.dialects.mysql.connection import Connection, NotPermitted
 from venus.adapters.dialects.mysql.dictionary import defined_columns
@@ -23,6 +24,14 @@ from venus.adapters.dialects.releasing import is_leaving
 from venus.errors import DatabaseUnavailable, SourceError
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: What capture does with VENUS's own tables: the statement that tries it, and the privileges that it needs.
+_OWN = {
+    "venus_checkpoint": (("own_checkpoint", "SELECT, UPDATE"),),
+    "venus_batch": (("own_batch", "SELECT, INSERT, DELETE"), ("own_batch_add", "SELECT, INSERT, DELETE")),
+    "venus_captured_table": (("own_registry", "SELECT, UPDATE"),),
+    names.HEARTBEAT: (("own_heartbeat", "SELECT, INSERT, UPDATE"), ("own_heartbeat_add", "SELECT, INSERT, UPDATE")),
+    names.MARKS: (("own_marks", "SELECT, INSERT, DELETE"), ("own_marks_store", "SELECT, INSERT, DELETE")),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,23 @@ def lacking(connection: Connection, captured: Sequence[Captured], present: Prese
         for c in asked
     )
     return {table_id: lack for table_id, lack in found if lack is not None}
+
+
+def own_lacking(connection: Connection) -> list[OwnLack]:
+    """Return what this user lacks of VENUS's own tables; a table for which it has no privilege at all is hidden."""
+    database = quoted(connection.address.database)
+    found: dict[str, OwnLack] = {}
+    if not any(registry.has_table(connection, table) for table in _OWN):
+        return []
+    for table, uses in _OWN.items():
+        for block, privileges in uses:
+            if table not in found and not _allowed(connection, f"EXPLAIN {statement('registry', block)}"):
+                grant = _grant(connection, privileges, f"{database}.{table}")
+                found[table] = OwnLack(table=f"{connection.address.database}.{table}", grant=grant)
+    if not _allowed(connection, statement("registry", "claimed_numbers")):
+        grant = _grant(connection, "CREATE TEMPORARY TABLES", f"{database}.*")
+        found["venus_claimed"] = OwnLack(table=f"{connection.address.database}.venus_claimed", grant=grant)
+    return list(found.values())
 
 
 def _unwritten(connection: Connection) -> set[int]:

@@ -111,6 +111,32 @@ SELECT DISTINCT table_name FROM information_schema.columns
 -- Of one that may not be seen the server says so; information_schema leaves it out like one that is not there.
 SHOW CREATE TRIGGER {trigger}
 
+-- own_checkpoint --
+-- What capture does with VENUS's own tables; only explained, which needs the same privileges.
+UPDATE venus_checkpoint SET epoch = epoch + 1 WHERE id = 0
+
+-- own_batch --
+DELETE FROM venus_batch WHERE batch_no < 0
+
+-- own_batch_add --
+INSERT INTO venus_batch (batch_no, epoch, first_sequence, last_sequence, digest) SELECT * FROM (
+SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus_batch LIMIT 0) AS nothing
+
+-- own_registry --
+UPDATE venus_captured_table SET state = concat(state, '') WHERE table_id = 0
+
+-- own_heartbeat --
+UPDATE venus_heartbeat SET beat_at = beat_at + 1 WHERE id = 0
+
+-- own_heartbeat_add --
+INSERT INTO venus_heartbeat (id, beat_at) VALUES (0, 0)
+
+-- own_marks --
+DELETE FROM venus_innodb_table WHERE table_id = 0 AND mark = ''
+
+-- own_marks_store --
+REPLACE INTO venus_innodb_table (table_id, mark) VALUES (0, '')
+
 -- blockers --
 -- InnoDB does not say what an open transaction has written, so the oldest that has written stands for every table. It tells
 -- times as the server's system does, whatever the session's time zone is.

@@ -18,6 +18,7 @@ from venus.adapters.dialects.contract import (
     InstallStep,
     Numbering,
     OtherObject,
+    OwnLack,
     RegisteredTable,
     SchemaChanged,
     SourceState,
@@ -174,6 +175,9 @@ class MysqlSource:
 
     def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
         return registry.batches(self._writer, numbers)
+
+    def own_lacking(self) -> list[OwnLack]:
+        return privileges.own_lacking(self._writer)
 
     def beat(self) -> None:
         if not self._writer.run(statement("registry", "beat")):

@@ -16,6 +16,7 @@ from venus.adapters.dialects.contract import (
     InstallStep,
     Numbering,
     OtherObject,
+    OwnLack,
     RegisteredTable,
     SchemaChanged,
     SourceState,
@@ -303,6 +304,9 @@ class OracleSource:
     def _clock(session: Session) -> int:
         text = str(session.row(statement("registry", "clock"))[0]).strip()
         return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
+
+    def own_lacking(self) -> list[OwnLack]:
+        return []  # they are in the user's own schema, and nobody can take them from him
 
     def blocked_by(self) -> str:
         return ""  # V$TRANSACTION, where somebody may see it, is the DBA's

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.contract import FillState, OwnLack, RegisteredTable, SourceState
 from venus.adapters.dialects.halting import reason_of
 from venus.adapters.dialects.postgresql import dictionary, names
 from venus.adapters.dialects.postgresql.connection import Connection, NotPermitted
@@ -181,6 +181,11 @@ def unreadable(connection: Connection, captured: Iterable[Captured]) -> dict[int
     values = {"tables": [table_id for table_id, _ in known], "oids": [oid for _, oid in known]}
     rows = connection.rows(statement("registry", "unreadable"), values) if known else []
     return {table_id: grant for table_id, grant in rows if grant}
+
+
+def own_lacking(connection: Connection) -> list[OwnLack]:
+    """Return what this role lacks of VENUS's own tables."""
+    return [OwnLack(table=table, grant=grant) for table, grant in connection.rows(statement("registry", "own_lacking"))]
 
 
 def restart_fill(connection: Connection, table_id: int) -> None:

@@ -112,6 +112,20 @@ SELECT t.table_id,
   JOIN pg_class c ON c.oid = t.oid
   JOIN pg_class l ON l.oid = to_regclass('venus.l_' || lpad(table_id::text, greatest(5, length(table_id::text)), '0'))
 
+-- own_lacking --
+-- What this role lacks of VENUS's own tables, of those that are there; an owner's privileges can be taken away as well.
+SELECT n.nspname::text, 'GRANT USAGE ON SCHEMA venus TO ' || quote_ident(current_user)
+  FROM pg_namespace n WHERE n.nspname = 'venus' AND NOT has_schema_privilege(n.oid, 'USAGE')
+UNION ALL
+SELECT 'venus.' || c.relname, 'GRANT ' || t.privileges || ' ON venus.' || c.relname || ' TO ' || quote_ident(current_user)
+  FROM (VALUES ('checkpoint', 'SELECT, UPDATE'), ('batch', 'SELECT, INSERT, DELETE'),
+               ('captured_table', 'SELECT, UPDATE'), ('dirty', 'SELECT, INSERT, DELETE'),
+               ('heartbeat', 'SELECT, INSERT, UPDATE'), ('seen', 'SELECT, INSERT, UPDATE, DELETE'),
+               ('captured_leaf', 'SELECT, INSERT, DELETE')) t (name, privileges)
+  JOIN pg_class c ON c.relname = t.name AND c.relkind = 'r'
+  JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'venus'
+ WHERE NOT (SELECT bool_and(has_table_privilege(c.oid, p)) FROM regexp_split_to_table(t.privileges, ', ') p)
+
 -- prepare_advance --
 PREPARE venus_advance (bigint, bigint, bigint) AS
 UPDATE venus.checkpoint SET next_sequence = $1, last_batch = $2 WHERE id = 1 AND epoch = $3

@@ -18,6 +18,7 @@ from venus.adapters.dialects.contract import (
     InstallStep,
     Numbering,
     OtherObject,
+    OwnLack,
     RegisteredTable,
     SourceState,
 )
@@ -234,6 +235,9 @@ class PostgresSource:
     def backlog(self) -> dict[int, tuple[int, int]]:
         self._load()
         return registry.backlog(self._connection, self._captured)
+
+    def own_lacking(self) -> list[OwnLack]:
+        return registry.own_lacking(self._connection)
 
     def blocked_by(self) -> str:
         self._load()

@@ -19,6 +19,7 @@ from venus.adapters.dialects.contract import (
     InstallStep,
     Numbering,
     OtherObject,
+    OwnLack,
     RegisteredTable,
     SchemaChanged,
     SourceState,
@@ -247,6 +248,9 @@ class SqliteSource:
         with write_transaction(self._writer, self._file):
             if not self._writer.execute(statement("registry", "beat"), (_now_us(),)).rowcount:
                 self._writer.execute(statement("registry", "beat_again"), (_now_us(),))
+
+    def own_lacking(self) -> list[OwnLack]:
+        return []  # a file has no privileges but its own
 
     def blocked_by(self) -> str:
         return ""  # nothing does

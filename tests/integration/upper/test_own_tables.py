@@ -1,0 +1,167 @@
+"""A privilege on VENUS's own tables is taken away: status, alarms and health say what to type, and it goes on then."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+import pytest
+import sqlalchemy
+
+from tests.integration.upper.test_privileges import USER, Limited, chosen_for, problems
+from tests.integration.upper.test_privileges import mariadb as mariadb
+from tests.integration.upper.test_privileges import often as often
+from tests.integration.upper.test_privileges import postgres as postgres
+from tests.integration.upper.test_real_sources import Running, running
+from tests.integration.upper.test_real_sources import _until_equal as until_equal
+from tests.support.brokers import business_status, wait_for
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.upper import refused
+from venus.alarm_rules import recognised
+from venus.broker.service.process import RunningBroker
+from venus.cli.probes import look
+from venus.config import Settings
+from venus.errors import Fenced
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused, "LOOK_S", 0.2)
+
+
+def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> None:
+    """Take something away while capture runs, and give it back as the alarm says."""
+    shop, chosen = source.shop, chosen_for(source, broker)
+    shop.fill(5)
+    shop.install(chosen)
+    source.limit()
+    with closing(open_source(chosen)) as opened:
+        assert opened.own_lacking() == []
+    with running(chosen) as adapter:
+        until_equal(shop, broker)
+        source.administer(harm)
+        if "USAGE" not in harm:  # the triggers' functions need it as well
+            shop.write_alike()
+        (said,) = wait_for(
+            lambda: [p for p in problems(broker) if "may not be used" in p and "away since" not in p], 30
+        )
+        found = re.fullmatch(
+            rf"source: {table} is HALTED \(may not be used: nothing is captured until `(GRANT .*)`; then it goes on by"
+            r" itself\)",
+            said,
+        )
+        assert found, said
+        assert USER in found[1]
+        assert recognised(said)[0].name == "table_halted"
+        assert said in business_status(broker.address).alarms
+        assert said in look(chosen).problems
+        source.administer(found[1])
+        until_equal(shop, broker)
+        wait_for(lambda: not problems(broker), 30)
+        wait_for(lambda: not [p for p in look(chosen).problems if p.startswith("source")], 30)
+    assert adapter.reports[-1].connections == 2
+
+
+@pytest.mark.parametrize(
+    ("lost", "table"),
+    [
+        ("SELECT ON venus.checkpoint", "venus.checkpoint"),
+        ("UPDATE ON venus.checkpoint", "venus.checkpoint"),
+        ("INSERT ON venus.batch", "venus.batch"),
+        ("SELECT ON venus.captured_table", "venus.captured_table"),
+        ("UPDATE ON venus.heartbeat", "venus.heartbeat"),
+        ("DELETE ON venus.dirty", "venus.dirty"),
+        ("SELECT ON venus.seen", "venus.seen"),
+        ("USAGE ON SCHEMA venus", "venus"),
+    ],
+)
+def test_postgresql(postgres: Limited, broker: RunningBroker, lost: str, table: str) -> None:
+    is_told(postgres, broker, f"REVOKE {lost} FROM {USER}", re.escape(table))
+
+
+@pytest.mark.parametrize(
+    ("lost", "table"),
+    [
+        ("SELECT, INSERT, UPDATE, DELETE, TRIGGER", "venus_checkpoint"),
+        ("UPDATE", "venus_checkpoint"),
+        ("INSERT", "venus_batch"),
+        ("DELETE", "venus_batch"),
+        ("SELECT", "venus_captured_table"),
+        ("UPDATE", "venus_heartbeat"),
+        ("SELECT", "venus_innodb_table"),
+    ],
+)
+def test_mariadb(mariadb: Limited, broker: RunningBroker, lost: str, table: str) -> None:
+    if not mariadb.is_narrow:
+        pytest.skip("it has these privileges for the whole database")
+    place = f"{sqlalchemy.make_url(mariadb.url).database}.{table}"
+    is_told(mariadb, broker, f"REVOKE {lost} ON {place} FROM '{USER}'@'127.0.0.1'", re.escape(place))
+
+
+def known_to_the_broker(source: Limited, broker: RunningBroker) -> Settings:
+    """Capture once; the broker knows nothing of a business before its first half message."""
+    chosen = chosen_for(source, broker)
+    source.shop.fill(5)
+    source.shop.install(chosen)
+    source.limit()
+    with running(chosen):
+        until_equal(source.shop, broker)
+    return chosen
+
+
+def told(broker: RunningBroker) -> list[str]:
+    return [said for said in problems(broker) if "may not be used" in said and "away since" not in said]
+
+
+@pytest.mark.parametrize(
+    ("lost", "table"), [("CREATE TEMPORARY TABLES", "venus_claimed"), ("DELETE", "venus_innodb_table")]
+)
+def test_what_lacks_at_the_start_of_mariadb_is_told(
+    mariadb: Limited, broker: RunningBroker, lost: str, table: str
+) -> None:
+    """To a session that is there it says nothing of what was taken or given back of a whole database."""
+    if not mariadb.is_narrow:
+        pytest.skip("it has these privileges for the whole database")
+    chosen = known_to_the_broker(mariadb, broker)
+    account = f"'{USER}'@'127.0.0.1'"
+    name = sqlalchemy.make_url(mariadb.url).database
+    place = f"{name}.*" if table == "venus_claimed" else f"{name}.{table}"
+    mariadb.administer(f"REVOKE {lost} ON {place} FROM {account}")
+    with running(chosen):
+        (said,) = wait_for(lambda: told(broker), 30)
+        needed = lost if table == "venus_claimed" else "SELECT, INSERT, DELETE"
+        assert f"source: {name}.{table} is HALTED" in said
+        assert f"`GRANT {needed} ON {place} TO {account}`" in said
+        mariadb.shop.write_alike()
+        mariadb.administer(f"GRANT {needed} ON {place} TO {account}")
+        until_equal(mariadb.shop, broker)
+        wait_for(lambda: not problems(broker), 30)
+
+
+def test_what_lacks_at_the_start_of_postgresql_is_told(postgres: Limited, broker: RunningBroker) -> None:
+    chosen = known_to_the_broker(postgres, broker)
+    postgres.administer(f"REVOKE SELECT ON venus.checkpoint, venus.captured_table FROM {USER}")
+    with running(chosen):
+        wait_for(lambda: len(told(broker)) == 2, 30)
+        postgres.administer(f"GRANT SELECT, UPDATE ON venus.checkpoint TO {USER}")
+        wait_for(lambda: len(told(broker)) == 1, 30)
+        postgres.shop.write_alike()
+        postgres.administer(f"GRANT SELECT, UPDATE ON venus.captured_table TO {USER}")
+        until_equal(postgres.shop, broker)
+        wait_for(lambda: not problems(broker), 30)
+
+
+def test_whoever_takes_over_meanwhile_is_given_way(postgres: Limited, broker: RunningBroker) -> None:
+    chosen = known_to_the_broker(postgres, broker)
+    postgres.administer(f"REVOKE SELECT ON venus.checkpoint FROM {USER}")
+    waiting = Running(chosen)
+    waiting.thread.start()
+    wait_for(lambda: told(broker), 30)
+    with running(chosen, take_over=True):
+        waiting.thread.join(30)
+        assert [type(error) for error in waiting.errors] == [Fenced]
+        postgres.administer(f"GRANT SELECT, UPDATE ON venus.checkpoint TO {USER}")
+        postgres.shop.write_alike()
+        until_equal(postgres.shop, broker)
