@@ -14,6 +14,8 @@ from dataclasses import dataclass
 #: The hops of a row's way.
 SOURCE, BROKER, TARGET = "source", "broker", "target"
 OTHER = "other"
+#: Somebody else's lock holds changes up.
+WAITS = "table_waits"
 SUBJECT_CHARS_MAX = 300
 
 
@@ -48,7 +50,7 @@ RULES = (
          says="a table could not be made equal to the full data"),
     Rule(name="table_paused", hop="", pattern=r"^((?:source|target .+?): .+) is PAUSED\b",
          says="somebody paused a table"),
-    Rule(name="table_waits", hop="", pattern=r"^((?:source|target .+?): .+) is WAITING\b", lasts_s=30.0,
+    Rule(name=WAITS, hop="", pattern=r"^((?:source|target .+?): .+) is WAITING\b", lasts_s=30.0,
          says="somebody else's lock holds changes up"),
     Rule(name="table_releasing", hop="", pattern=r"^(source: .+) is RELEASING\b", lasts_s=60.0,
          says="a table was to be taken out of capture, and that was not finished"),

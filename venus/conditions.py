@@ -75,6 +75,11 @@ def own_at_source(name: str, grant: str) -> TableCondition:
     return TableCondition(table_id=0, name=name, state="HALTED", reason=reason)
 
 
+def locked_at_source(name: str, holder: str) -> TableCondition:
+    """Return a table at the source for which cuts wait, because somebody has it to himself."""
+    return TableCondition(table_id=0, name=name, state=WAITING, reason=f"for a lock of {holder}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCondition:
     """What one adapter knows: its tables that are not ordinary."""

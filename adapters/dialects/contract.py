@@ -326,6 +326,10 @@ class Source(Protocol):
         """
         ...
 
+    def locked(self) -> dict[str, str]:
+        """Return whose lock on which table cuts have been waiting for, by table, if that has lasted for seconds."""
+        ...
+
     def blocked_by(self) -> str:
         """Name the sessions whose open transactions captured tables wait for, as far as this database tells."""
         ...

@@ -8,7 +8,7 @@ table say for good which of the undecided halves exist, and are they committed o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState
@@ -17,7 +17,7 @@ from venus.adapters.upper.fills import Fills
 from venus.adapters.upper.ingest import Ingest
 from venus.adapters.upper.reviews import judge
 from venus.adapters.upper.schemas import Schemas
-from venus.conditions import AdapterCondition, at_source
+from venus.conditions import AdapterCondition, at_source, locked_at_source
 from venus.errors import Diverged, Fenced
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.wire.broker_pb2 import HalfRef, InitAck
@@ -45,6 +45,8 @@ class Session:
     confirmed: BatchNo | None = None
     #: The registry's, when it was read last.
     sign: str = ""
+    #: The tables that cuts wait for, and for whose lock, as the broker was told.
+    locked: dict[str, str] = field(default_factory=dict)
 
     def read_registry(self) -> None:
         """Take the registered tables: new ones join, their fills and their schemas with them. The broker is told."""
@@ -53,13 +55,14 @@ class Session:
         tables = self.source.registered()
         self.schemas.offer(t.schema for t in tables)
         self.fills.read(tables)
-        self.producer.report(standing_of([*tables, *self.source.released()]))
+        self.locked = self.source.locked()
+        self.producer.report(standing_of([*tables, *self.source.released()], self.locked))
 
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
         self.schemas.offer(self.source.refresh_schemas())
         # a fill that came no further waits for the registry to be read again, whatever its sign says
-        if self.source.registry_sign() != self.sign or not self.fills.complete:
+        if self.source.registry_sign() != self.sign or not self.fills.complete or self.source.locked() != self.locked:
             self.read_registry()
 
     def answer_reviews(self) -> int:
@@ -99,9 +102,10 @@ class Session:
         self.confirmed = last.batch_no
 
 
-def standing_of(tables: Iterable[RegisteredTable]) -> AdapterCondition:
-    """Return which tables are not captured, and why."""
-    return AdapterCondition.of(at_source(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables)
+def standing_of(tables: Iterable[RegisteredTable], locked: Mapping[str, str]) -> AdapterCondition:
+    """Return which tables are not captured, and why; and which are `locked`, and by whom."""
+    found = [at_source(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables]
+    return AdapterCondition.of([*found, *(locked_at_source(table, holder) for table, holder in locked.items())])
 
 
 @dataclass(slots=True, kw_only=True)

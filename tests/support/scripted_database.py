@@ -70,6 +70,7 @@ class ScriptedDatabase:
         self.state = SourceState(epoch=Epoch(0), next_sequence=Position(1), last_batch=BatchNo(0))
         self.batches: dict[BatchNo, BatchRecord] = {}
         self.own_lacking: list[OwnLack] = []
+        self.locked: dict[str, str] = {}
         #: Versions that refresh_schemas will find.
         self.altered: list[TableSchema] = []
         self.beats = 0

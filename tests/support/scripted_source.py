@@ -310,6 +310,9 @@ class ScriptedSource:
         self.pass_step("own_lacking")
         return list(self.database.own_lacking)
 
+    def locked(self) -> dict[str, str]:
+        return dict(self.database.locked)
+
     def blocked_by(self) -> str:
         return ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from venus.adapters.targets.views import TargetView
+from venus.alarm_rules import WAITS, recognised
 from venus.cli.brokerviews import MirrorView, ReplicationView
 from venus.cli.traffic import TrafficView
 from venus.conditions import (
@@ -186,10 +187,16 @@ class Overview:
         return self.broker.released if unknown else tuple(released(self.source.condition))
 
     def _reported_of_source(self) -> tuple[str, ...]:
-        """Return what the broker was told, where the source cannot be asked; likewise of targets elsewhere."""
+        """Return what the broker was told, where the source cannot be asked; likewise of targets elsewhere.
+
+        For whom cuts have been waiting only capture knows.
+        """
         known = {target.group for target in self.targets}
         elsewhere = [p for group, told in self.broker.reported.items() if group and group not in known for p in told]
-        return (*(self.broker.reported.get("", ()) if self.source.error or not self.source.asked else ()), *elsewhere)
+        of_source = self.broker.reported.get("", ())
+        if self.source.asked and not self.source.error:
+            of_source = tuple(p for p in of_source if recognised(p)[0].name == WAITS)
+        return (*of_source, *elsewhere)
 
     @property
     def sets_below(self) -> tuple[ConsumerView, ...]:

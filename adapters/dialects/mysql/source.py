@@ -205,6 +205,9 @@ class MysqlSource:
                 raise
             return registry.backlog(self._writer, [c.table_id for c in captured if c.table_id not in hidden])
 
+    def locked(self) -> dict[str, str]:
+        return {}
+
     def blocked_by(self) -> str:
         return waits.told(self._writer, "holders") if self._marks.visible else ""
 

@@ -308,6 +308,9 @@ class OracleSource:
     def own_lacking(self) -> list[OwnLack]:
         return []  # they are in the user's own schema, and nobody can take them from him
 
+    def locked(self) -> dict[str, str]:
+        return {}
+
     def blocked_by(self) -> str:
         return ""  # V$TRANSACTION, where somebody may see it, is the DBA's
 

@@ -78,6 +78,7 @@ class PostgresCut:
         self._captured = {c.schema.table_id: c for c in captured}
         self._captured_at_us = captured_at_us
         self._fills = {f.table_id: f for f in fills}
+        self._left: dict[int, FillState] = {}
         self._pace = pace
         self._halts = halts
         self._consumed = not claims
@@ -87,6 +88,10 @@ class PostgresCut:
     def table_ids(self) -> set[int]:
         """The tables whose logs have something for it."""
         return set(self._claims)
+
+    def leave(self, fills: Seq[FillState]) -> None:
+        """Take note of fills that come no further in this cut: somebody has a table of theirs to himself."""
+        self._left = {f.table_id: f for f in fills}
 
     @property
     def captured_at_us(self) -> int:
@@ -145,6 +150,8 @@ class PostgresCut:
         return self._at_hand.pop(table_id)
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+        if fill.table_id in self._left:
+            return [], fill
         captured = self._captured[fill.table_id]
         table, schema = captured.table, captured.schema
         if table is None or not captured.usable:
@@ -222,7 +229,7 @@ class PostgresCut:
             parts += registry.add_batches(batches)
         parts.append(statement("registry", "forget_batches", below=str(int(below))))
         for fill in fills:
-            was = self._fills[fill.table_id]
+            was = (self._left | self._fills)[fill.table_id]
             values: dict[str, object] = {
                 "cursor": psycopg2.Binary(fill.cursor) if fill.cursor else None,
                 "rows_done": fill.rows_done,

@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 #: A cut waits so long for a table that the application has locked (TRUNCATE, ALTER TABLE), then comes back later.
 #: Well below PostgreSQL's deadlock_timeout of 1 s: where the two wait for each other, it is VENUS that gives way.
 GIVE_WAY_MS = 200
-#: Who has a table to himself is named after so long, and again after so long.
+#: Who has a table to himself is looked up after so long and so often, and named in the log so often.
 SAY_AFTER_S = 10.0
+LOOK_EVERY_S = 5.0
 SAY_EVERY_S = 300.0
 #: So many tables may take part in a small cut; one of more takes a few round trips, which it is large enough for.
 GUESSED_MAX = 1024
@@ -33,30 +34,72 @@ PREPARED_TABLES_MAX = 4
 
 
 class Locked:
-    """Since when cuts give way to somebody who has a table to himself; says in the log who that is."""
+    """Since when cuts give way to somebody who has a table to himself, and who that is."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._since: float | None = None
-        self._say_at = 0.0
+        self._look_at = self._say_at = 0.0
+        #: Who has which table, by table, once that has lasted.
+        self.by: dict[str, str] = {}
+        #: Tables whose fills were left out of a cut for that.
+        self.left: set[int] = set()
 
-    def over(self) -> None:
-        """Take note that a cut had its tables."""
-        self._since = None
+    @property
+    def is_met(self) -> bool:
+        """Whether a cut gave way, and none has had all its tables since."""
+        return self._since is not None
+
+    def had(self, connection: Connection, captured: Seq[Captured], fills: Seq[FillState]) -> None:
+        """Take note that a cut had its tables; what was left out for a lock may still be locked."""
+        if self._since is None:
+            return
+        if self.left - {f.table_id for f in fills}:
+            if self._monotonic() < self._look_at:
+                return
+            self._look(connection, captured)
+            if self.by:
+                return
+        self._since, self.by, self.left = None, {}, set()
 
     def met(self, connection: Connection, captured: Seq[Captured]) -> None:
-        """Take note that one had not; name the session that has them if that lasts."""
+        """Take note that one had not; look who has them if that lasts."""
         now = self._monotonic()
         if self._since is None:
-            self._since, self._say_at = now, now + SAY_AFTER_S
-        if now < self._say_at:
+            self._since, self._look_at, self._say_at = now, now + SAY_AFTER_S, 0.0
+        if now < self._look_at:
             return
-        self._say_at = now + SAY_EVERY_S
-        oids = [oid for c in captured if c.table for oid in (c.table.oid, *(leaf.oid for leaf in c.table.leaves))]
-        for wait in holders(connection, oids, FROM_READERS):
-            logger.warning(
-                "nothing is captured for %.0f s, %s is locked by %s", now - self._since, wait.table, wait.holder
-            )
+        self._look(connection, captured)
+        if now >= self._say_at and self.by:
+            self._say_at = now + SAY_EVERY_S
+            for table, holder in self.by.items():
+                logger.warning(
+                    "cuts have been waiting for %.0f s, %s is locked by %s", now - self._since, table, holder
+                )
+
+    def _look(self, connection: Connection, captured: Seq[Captured]) -> None:
+        self._look_at = self._monotonic() + LOOK_EVERY_S
+        found = holders(connection, [oid for c in captured for oid in places(c)], FROM_READERS)
+        self.by = {table: "; ".join(w.holder for w in found if w.table == table) for table in {w.table for w in found}}
+
+
+def places(captured: Captured) -> dict[int, str]:
+    """Return what has rows of a table, by the server's number: itself and its partitions."""
+    table = captured.table
+    if table is None:
+        return {}
+    return {table.oid: f"{table.namespace}.{table.name}"} | {
+        leaf.oid: f"{leaf.namespace}.{leaf.name}" for leaf in table.leaves
+    }
+
+
+def unlocked(connection: Connection, captured: Seq[Captured], fills: Seq[FillState]) -> list[FillState]:
+    """Return the fills of tables that nobody has to himself; none if the server does not tell who has."""
+    wanted = {f.table_id for f in fills}
+    known = {c.schema.table_id: places(c) for c in captured if c.schema.table_id in wanted}
+    oids = [oid for found in known.values() for oid in found]
+    locked = {wait.table for wait in holders(connection, oids, FROM_READERS)}
+    return [f for f in fills if locked and locked.isdisjoint(known.get(f.table_id, {}).values())]
 
 
 def open_cut(
@@ -92,7 +135,7 @@ def open_cut(
             _forget(connection, forget)
             return None
         _lock(connection, captured, others, fills)
-        locked.over()
+        locked.had(connection, captured, fills)
         claims = sorted([*claims, *others], key=lambda claim: claim.schema.table_id)
         return PostgresCut(
             connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget, tables.reads

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from functools import partial
 
 from venus.adapters.dialects.contract import (
     Capabilities,
@@ -39,7 +40,7 @@ from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
 from venus.adapters.dialects.postgresql.marks import Marks, Tables
-from venus.adapters.dialects.postgresql.opening import Locked, open_cut
+from venus.adapters.dialects.postgresql.opening import Locked, open_cut, unlocked
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.script import plain_script
@@ -239,6 +240,9 @@ class PostgresSource:
     def own_lacking(self) -> list[OwnLack]:
         return registry.own_lacking(self._connection)
 
+    def locked(self) -> dict[str, str]:
+        return dict(self._locked.by)
+
     def blocked_by(self) -> str:
         self._load()
         tables = (c.table.oid for c in self._captured if c.table)
@@ -301,11 +305,14 @@ class PostgresSource:
         now = self._monotonic()
         everywhere = now >= self._look_at
         seen, self._seen_marks = self._seen_marks, None
+        opening = partial(open_cut, self._connection, self._captured, self._tables, self._mark, everywhere=everywhere)
         try:
-            self._cut = open_cut(
-                self._connection, self._captured, self._tables, self._mark, fills, self._pace, self._halts,
-                self._locked, everywhere=everywhere, idle=self._cut is None, seen=seen,
+            self._cut = opening(
+                fills, self._pace, self._halts, self._locked, idle=self._cut is None, seen=seen
             )  # fmt: skip
+            if self._cut is None and fills and self._locked.is_met:
+                # a chunk of a fill may come in any cut: who has its table to himself need not keep the others waiting
+                self._cut = self._without_locked(opening, fills)
         except SourceError:
             self._seen = ""
             raise
@@ -317,6 +324,16 @@ class PostgresSource:
         # marks that came to nothing are still there, as when the application has a table to itself: no hurry then
         self._gave_way = self._cut is None and seen is not None and seen.stand_for_work(self._tables)
         return self._cut
+
+    def _without_locked(self, opening: Callable[..., PostgresCut | None], fills: Seq[FillState]) -> PostgresCut | None:
+        """Open a cut with those fills whose tables can be had."""
+        free = unlocked(self._connection, self._captured, fills)
+        left = [f for f in fills if f not in free]
+        self._locked.left = {f.table_id for f in left}
+        cut = opening(free, self._pace, self._halts, self._locked, idle=False)
+        if cut is not None:
+            cut.leave(left)
+        return cut
 
     def _load(self, *, again: bool = False) -> None:
         """Read the registry and the dictionary, and prepare the poll for the tables there are."""

@@ -252,6 +252,9 @@ class SqliteSource:
     def own_lacking(self) -> list[OwnLack]:
         return []  # a file has no privileges but its own
 
+    def locked(self) -> dict[str, str]:
+        return {}
+
     def blocked_by(self) -> str:
         return ""  # nothing does
 

@@ -33,7 +33,7 @@ def test_whoever_locks_a_table_for_long_is_named_in_the_log(
     somebody("LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
     for _ in range(3):
         assert follower.source.open_cut([]) is None
-    (said,) = [record.getMessage() for record in caplog.records if "nothing is captured" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "cuts have been waiting" in record.getMessage()]
     assert f"public.item is locked by session {pid_of(somebody)} (user postgres, nightly job, " in said
     assert said.endswith("idle in transaction: LOCK TABLE item IN ACCESS EXCLUSIVE MODE)")
     somebody("ROLLBACK")

@@ -1,0 +1,125 @@
+"""Somebody has a captured table of PostgreSQL to himself: whom cuts wait for is told to the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.integration.upper.shop import Shop
+from tests.integration.upper.test_privileges import others_arrive, problems
+from tests.integration.upper.test_real_sources import _until_equal as until_equal
+from tests.integration.upper.test_real_sources import running
+from tests.support.brokers import business_status, settings, wait_for
+from venus.adapters.dialects.postgresql import opening
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.upper import chores
+from venus.alarm_rules import recognised
+from venus.broker.service.process import RunningBroker
+from venus.cli.probes import look
+from venus.config import Capture, Settings, Source
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chores, "REFRESH_S", 0.2)
+    monkeypatch.setattr(opening, "SAY_AFTER_S", 0.5)
+    monkeypatch.setattr(opening, "LOOK_EVERY_S", 0.1)
+
+
+@pytest.fixture
+def shop(database: str) -> Shop:
+    return Shop(database)
+
+
+@pytest.fixture
+def chosen(shop: Shop, broker: RunningBroker) -> Settings:
+    made = settings(Path("unused"), address=broker.address)
+    source = Source.model_validate({"url": shop.url})
+    return made.model_copy(update={"source": source, "capture": Capture(fill_chunk_rows=10)})
+
+
+@pytest.fixture
+def lock(shop: Shop) -> Iterator[Callable[[], Callable[[], None]]]:
+    """Give what locks `customer`, which gives what lets it go."""
+    with closing(psycopg2.connect(shop.url.replace("+psycopg2", ""), application_name="nightly job")) as session:
+
+        def locked() -> Callable[[], None]:
+            session.cursor().execute("LOCK TABLE customer IN ACCESS EXCLUSIVE MODE")
+            return session.rollback
+
+        yield locked
+
+
+def test_whoever_locks_a_table_with_changes_is_told_to_the_broker(
+    shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]]
+) -> None:
+    shop.fill(20)
+    shop.install(chosen)
+    with running(chosen):
+        until_equal(shop, broker)
+    shop.write_alike()
+    let_go = lock()
+    with running(chosen) as adapter:
+        (said,) = wait_for(lambda: problems(broker), 30)
+        assert said.startswith("source: public.customer is WAITING (for a lock of session ")
+        assert "(user postgres, nightly job, transaction open since " in said
+        assert recognised(said) == (recognised(said)[0], "source: public.customer")
+        assert recognised(said)[0].name == "table_waits"
+        assert said in business_status(broker.address).alarms
+        assert [p for p in look(chosen).problems if p == said]
+        let_go()
+        until_equal(shop, broker)
+        wait_for(lambda: not problems(broker), 30)
+    assert adapter.reports[-1].connections == 1
+
+
+def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(
+    shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]]
+) -> None:
+    shop.fill(20)
+    shop.install(chosen)
+    with running(chosen):
+        until_equal(shop, broker)
+    shop.write_alike()
+    let_go = lock()
+    with running(chosen):
+        wait_for(lambda: problems(broker), 30)
+        assert not others_arrive(shop, broker)
+        with closing(open_source(chosen)) as operator:
+            number = next(t.schema.table_id for t in operator.registered() if t.schema.name == "customer")
+            operator.set_table_state(number, "PAUSED", "by hand")
+            wait_for(lambda: others_arrive(shop, broker), 30)
+            let_go()
+            operator.set_table_state(number, "ACTIVE", "")
+        until_equal(shop, broker)
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_table_that_is_filled_and_locked_keeps_nobody_waiting(
+    shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]], swept: bool
+) -> None:
+    shop.fill(50)
+    shop.install(chosen)
+    if swept:
+        with running(chosen):
+            until_equal(shop, broker)
+        with closing(open_source(chosen)) as operator:
+            operator.restart_fill(next(t.schema.table_id for t in operator.registered() if t.schema.name == "customer"))
+    let_go = lock()
+    with running(chosen) as adapter:
+        for n in range(3):
+            shop.run(f"UPDATE line SET amount = {n} WHERE order_no = 1")
+            wait_for(lambda: others_arrive(shop, broker), 30)
+        wait_for(lambda: any("customer is WAITING" in said for said in problems(broker)), 30)
+        shop.run("UPDATE line SET amount = 7 WHERE order_no = 2")
+        wait_for(lambda: others_arrive(shop, broker), 30)
+        let_go()
+        until_equal(shop, broker)
+        wait_for(lambda: not problems(broker), 30)
+    assert adapter.reports[-1].connections == 1
