@@ -119,7 +119,7 @@ def _probes() -> list[str]:
 def running() -> list[str]:
     """Return what the adapter says from its first session on: dictionary, cut, fill, local transaction, review."""
     access = access_to(everything())
-    parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'"}
+    parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'", "table": everything().keyed.sql}
     asked = [statement("dictionary", name, **parts) for name in statement.blocks("dictionary")]
     asked += [statement(file, name) for file in ("kinds", "visibility", "segments") for name in statement.blocks(file)]
     claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table(n)) for n in (1, 3))
@@ -129,7 +129,8 @@ def running() -> list[str]:
         statement("cut", "delete", log=access.log), "COMMIT",
     ]  # fmt: skip
     asked += [proving.query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
-    asked += [sampling.sample(everything()), statement("sampling", "room"), statement("sampling", "blockers")]
+    asked += [sampling.sample(everything()), statement("sampling", "room")]
+    asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
     kept = [
         statement("registry", name, log=access.log, **{"is": "<>"})
         for name in statement.blocks("registry")

@@ -50,6 +50,10 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     # the views of who blocks are one made by hand, and there only where a test makes it
     (r"(?s)^SELECT O\.OBJECT_NAME, MAX\(ROUND.*GV\$LOCKED_OBJECT.*", f"SELECT NAME, AGE FROM {DICTIONARY}.BLOCKERS"),
     (
+        r"(?s)^SELECT L\.SESSION_ID, .*GV\$LOCKED_OBJECT.*",
+        f"SELECT SESSION_ID, 1, 'APP', 'joe', '2026-11-25 15:00:00' FROM {DICTIONARY}.BLOCKERS",
+    ),
+    (
         r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION|REDACTION_POLICIES"
         r"|DATABASE_PROPERTIES)\b",
         rf"\1 {DICTIONARY}.\2",
@@ -131,6 +135,7 @@ _FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS",
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {
     1054: "ORA-00904",
+    1142: "ORA-01031",  # an Oracle says so if the user may do anything else with it, else ORA-00942
     1146: "ORA-00942",
     1205: "ORA-00054",
     1213: "ORA-00060",
@@ -301,9 +306,10 @@ class StandIn:
     place: str = "stand-in"
     error: type[Exception] = StandInError
     said: list[str] = field(default_factory=list)
+    user: str = "root"
 
     def connect(self) -> Connection:
-        return session(self.said, host="127.0.0.1", port=self.server.port, user="root", database=SCHEMA)
+        return session(self.said, host="127.0.0.1", port=self.server.port, user=self.user, database=SCHEMA)
 
     def prepare(self) -> None:
         """Make an empty schema, and the dictionary if this server has none yet; in one session."""

@@ -51,6 +51,12 @@ class Busy(DatabaseUnavailable):
     """Somebody's lock or open transaction is in the way; the same statement can be tried again."""
 
 
+class NotPermitted(SourceError):
+    """The user may not do this, until somebody grants it."""
+
+    retryable = True
+
+
 class Session:
     """One session, opened when it is first needed. The driver begins a transaction by itself, and never commits."""
 
@@ -124,8 +130,9 @@ class Session:
             return SchemaChanged(said)
         if action is Action.SPACE:
             return DatabaseUnavailable(said, hint=SPACE)
-        hint = "`venus check` prints the missing GRANT statement" if action is Action.DENIED else ""
-        return SourceError(said, hint=hint)
+        if action is Action.DENIED:
+            return NotPermitted(said, hint="`venus check` prints the missing GRANT statement")
+        return SourceError(said)
 
     def run(self, text: str, binds: Binds | None = None) -> int:
         """Execute a statement; return how many rows it has changed."""

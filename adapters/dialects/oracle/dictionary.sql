@@ -43,6 +43,13 @@ SELECT K.NAME, K.KIND, K.COLUMN_NAME
                               AND C.INDEX_NAME = I.INDEX_NAME AND C.CONSTRAINT_TYPE IN ('P', 'U'))) K
  ORDER BY K.KIND, K.NAME, K.PLACE
 
+-- may_read --
+SELECT 1 FROM {table} WHERE 1 = 0
+
+-- exists --
+-- Whoever may see this needs no privilege on the table.
+SELECT 1 FROM DBA_TABLES T WHERE T.OWNER = :owner AND T.TABLE_NAME = :name
+
 -- mark --
 -- Changes when a captured table has been altered (or granted on, which costs one comparison).
 SELECT COUNT(*), MAX(O.LAST_DDL_TIME), MAX(CASE WHEN O.LAST_DDL_TIME > SYSDATE - 3 / 86400 THEN 1 ELSE 0 END)

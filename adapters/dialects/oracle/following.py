@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.oracle import ddl, ownership, registry, segments
+from venus.adapters.dialects.oracle import ddl, ownership, privileges, registry, segments
 from venus.adapters.dialects.oracle.connection import Session
 from venus.adapters.dialects.oracle.ddlnotes import Notes
 from venus.adapters.dialects.oracle.dictionary import Dictionary
@@ -26,9 +26,12 @@ def compare_all(writer: Session, dictionary: Dictionary) -> list[Comparison]:
     """Compare every table whose installation is complete; leaves no transaction open."""
     present = objects(writer).triggers
     listed = {(t.owner, t.name): t for t in dictionary.listed()}
+    known = [c for c in registry.read_tables(writer).values() if not c.is_unfinished]
+    lacks = privileges.lacking(writer, dictionary.user, known, listed.keys(), present)
     found = []
-    for captured in registry.read_tables(writer).values():
-        if captured.is_unfinished:
+    for captured in known:
+        if lack := lacks.get(captured.schema.table_id):
+            found.append(Comparison(captured=captured, table=None, lack=lack))
             continue
         at = listed.get((captured.schema.namespace, captured.schema.name))
         table = dictionary.table(at, captured.schema, captured.number_max) if at else None
@@ -85,6 +88,11 @@ def _store(writer: Session, how: Comparison) -> None:
         writer.run(statement("registry", "new_version"), registry.version_binds(table.schema, how.captured.number_max))
     if how.again or (how.is_new_version and how.needs_fill):
         writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
+    if how.standing is not None:
+        state, reason = how.standing
+        if how.lack:
+            logger.warning("%s halts, the other tables go on: %s", how.captured.schema.qualified, reason)
+        registry.set_state(writer, table_id, state, reason)
     if how.reason and how.captured.table.state == registry.ACTIVE:
         registry.set_state(writer, table_id, registry.RESYNC, how.reason)
 

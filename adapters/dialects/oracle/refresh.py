@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from venus.adapters.dialects.halting import is_unreadable, state_before, unreadable_reason
 from venus.adapters.dialects.keyforms import another_form
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.ddl import Made
@@ -18,6 +19,8 @@ from venus.adapters.dialects.oracle.styles import as_installed, triggers
 from venus.adapters.dialects.oracle.tables import Table, with_id
 from venus.codec.schema import fingerprint
 
+#: Where names are so long that the statement has no room.
+LACK_IN_SHORT = "a GRANT SELECT on it to VENUS's user"
 #: What a trigger's body begins with.
 _START = re.compile(r"\b(?:COMPOUND TRIGGER|DECLARE|BEGIN)\b")
 
@@ -54,6 +57,8 @@ class Comparison:
     silence: bool = False
     #: Whether rows that are there may have other values than were shipped.
     again: bool = False
+    #: What has to happen so that it may be read again, empty if it may be.
+    lack: str = ""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -85,9 +90,29 @@ class Comparison:
         return any(before.get(c.number) != (c.name, c.type) for c in self.table.schema.columns)
 
     @property
+    def standing(self) -> tuple[str, str] | None:
+        """State and reason of a table that may not be read any more, or may be again; None = as they are."""
+        known = self.captured.table
+        if is_unreadable(known):
+            state, reason = state_before(known)
+            before = replace(known, state=state, reason=reason)
+        else:
+            before = known
+        if not self.lack:
+            return (before.state, before.reason) if before is not known else None
+        if before.state == registry.PAUSED:
+            return None  # by an operator, or a row
+        reason = unreadable_reason(before, self.lack)
+        if len(reason) > registry.REASON_CHARS:  # what it has missed before must stay
+            reason = unreadable_reason(before, LACK_IN_SHORT)
+        reason = reason[: registry.REASON_CHARS]
+        return None if reason == known.reason else (registry.PAUSED, reason)
+
+    @property
     def differs(self) -> bool:
         """Whether anything has to be stored."""
-        return self.is_new_version or (bool(self.reason) and self.captured.table.state == "ACTIVE")
+        wrong = bool(self.reason) and self.captured.table.state == "ACTIVE"
+        return self.is_new_version or wrong or self.standing is not None
 
 
 def compare(captured: Captured, found: Table | None, present: Mapping[str, Present]) -> Comparison:

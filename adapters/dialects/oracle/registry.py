@@ -19,6 +19,8 @@ from venus.wire import change_pb2
 #: Bytes of a table's description in one line of a script: twice as many hexadecimal digits.
 WIRE_PIECE_BYTES = 480
 ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
+#: Room for a reason.
+REASON_CHARS = 500
 #: Why a table waits whose triggers are just being made; an installation that was cut short is found by it.
 INSTALLING = "its installation has not come to its end: run `venus install-triggers`"
 
@@ -110,13 +112,13 @@ def version_binds(schema: TableSchema, number_max: int = 0) -> dict[str, Any]:
 
 def set_state(session: Session, table_id: int, state: str, reason: str) -> int:
     """Store what an operator or the adapter says of a table; return whether there is one."""
-    binds = {"table_id": table_id, "state": state, "reason": reason[:500] or None}
+    binds = {"table_id": table_id, "state": state, "reason": reason[:REASON_CHARS] or None}
     return session.run(statement("registry", "set_state"), binds)
 
 
 def missed(session: Session, table_id: int, reason: str) -> None:
     """Mark a table RESYNC, unless it is being read again already."""
-    session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:500]})
+    session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:REASON_CHARS]})
 
 
 def state_of(row: Row) -> SourceState:

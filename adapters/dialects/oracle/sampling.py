@@ -9,6 +9,7 @@ from venus.adapters.dialects.oracle.connection import Session
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.tables import Table
+from venus.adapters.dialects.sessions import session_text
 from venus.errors import SourceError
 from venus.model import Finding
 
@@ -89,9 +90,27 @@ def blockers(session: Session) -> dict[str, int] | None:
         return None
 
 
+def holder(session: Session, user: str) -> str:
+    """Name who has had a transaction open for longest that has written a log; or say what it takes to see that."""
+    try:
+        rows = session.rows(statement("sampling", "holder"))
+    except (SourceError, SchemaChanged):
+        return f"not shown without {_grants(user)}"
+    return "".join(_session(*row) for row in rows[:1])
+
+
+def _session(number: int, instance: int, user: str | None, os_user: str | None, since: str | None) -> str:
+    facts = [f"user {user}" if user else "", f"of the system {os_user}" if os_user else "", f"instance {instance}"]
+    opened = f"transaction open since {since}, the server's time" if since else ""
+    return session_text(int(number), *facts, opened)
+
+
+def _grants(user: str) -> str:
+    return " ".join(f"GRANT SELECT ON {view} TO {quoted(user)};" for view in BLOCKER_VIEWS)
+
+
 def blocker_findings(session: Session, user: str) -> Iterator[Finding]:
     """Say what a user lacks who cannot see whom a cut waits for."""
     if blockers(session) is None:
-        grants = " ".join(f"GRANT SELECT ON {view} TO {quoted(user)};" for view in BLOCKER_VIEWS)
         message = "whose open transaction delays changes is not shown by `venus status`"
-        yield Finding(where="privileges", message=message, remedy=grants)
+        yield Finding(where="privileges", message=message, remedy=_grants(user))

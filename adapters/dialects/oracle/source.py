@@ -267,7 +267,7 @@ class OracleSource:
             raise _unknown(table_id)
         with self._writer.transaction():
             self._writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
-            if how.captured.table.state == registry.RESYNC and not how.reason:
+            if how.captured.table.state == registry.RESYNC and not how.reason and not how.lack:
                 registry.set_state(self._writer, table_id, registry.ACTIVE, "")
 
     def state(self) -> SourceState:
@@ -312,7 +312,10 @@ class OracleSource:
         return {}
 
     def blocked_by(self) -> str:
-        return ""  # V$TRANSACTION, where somebody may see it, is the DBA's
+        """Name the oldest open transaction on a log table, or say what this user lacks to see it."""
+        found = sampling.holder(self._writer, self._database()[1].user)
+        self._writer.rollback()
+        return found
 
     def backlog(self) -> dict[int, tuple[int, int]]:
         """Return how many log rows wait; and, where this user may see it, for how long somebody keeps some open."""

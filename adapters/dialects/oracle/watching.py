@@ -51,9 +51,9 @@ class Watch:
     def store(self, compared: Iterable[Comparison]) -> None:
         """Remember what was looked at, in the transaction that stores what follows from it.
 
-        Not of a table that is PAUSED: no reason was stored for it, so it must be found again later.
+        Not of a table that is PAUSED, or may not be read: no reason was stored for it, so it must be found again later.
         """
         for how in compared:
             now = self._now(how)
-            if not how.is_paused and now != self._before(how):
+            if not how.is_paused and not how.lack and now != self._before(how):
                 segments.store(self.session, how.captured.schema.table_id, now)

@@ -204,11 +204,17 @@ def test_a_check_names_the_grants_that_would_show_who_blocks(application: Any, s
 
 def test_who_blocks_is_known_where_it_may_be_seen(enroll: Follower, source: OracleSource, application: Any) -> None:
     """The two views as an Oracle has them, by hand: a transaction that has been open for 90 seconds."""
-    application.execute("CREATE VIEW DICTIONARY.BLOCKERS AS SELECT 'VENUS_L_00002' AS NAME, 90 AS AGE")
+    views = 'GRANT SELECT ON GV_$LOCKED_OBJECT TO "APP"; GRANT SELECT ON GV_$TRANSACTION TO "APP";'
+    assert source.blocked_by() == f"not shown without {views}"
+    columns = "'VENUS_L_00002' AS NAME, 90 AS AGE, 57 AS SESSION_ID"
+    application.execute(f"CREATE VIEW DICTIONARY.BLOCKERS AS SELECT {columns}")
     try:
         assert source.backlog()[2] == (0, 90)
+        opened = "transaction open since 2026-11-25 15:00:00, the server's time"
+        assert source.blocked_by() == f"session 57 (user APP, of the system joe, instance 1, {opened})"
     finally:
         application.execute("DROP VIEW DICTIONARY.BLOCKERS")
+    assert "not shown" in source.blocked_by()
 
 
 def test_a_column_travels_as_it_was_asked_to(application: Any, standin: StandIn) -> None:

@@ -18,7 +18,7 @@ from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.oracle import ddl, executing, sampling
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
-from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Busy, Session
+from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Busy, NotPermitted, Session
 from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.driver import ModuleDriver, National, Options, code_of, output_handler
 from venus.adapters.dialects.oracle.install import Step
@@ -124,7 +124,7 @@ def test_a_poll_outside_of_a_transaction_ends_nothing(module: Module, session: S
         ("DPY-4011", DatabaseUnavailable),
         ("ORA-00054", Busy),
         ("ORA-00942", SchemaChanged),
-        ("ORA-01031", SourceError),
+        ("ORA-01031", NotPermitted),
         ("ORA-01653", DatabaseUnavailable),
         ("ORA-01591", Busy),
         ("ORA-00001", SourceError),
