@@ -24,6 +24,8 @@ UNFIT = "cannot be carried: "
 UNREADABLE = "may not be read: "
 #: The same of a table of VENUS's own at the source.
 UNUSABLE = "may not be used: "
+#: How the reason of a table begins that is not at the source any more.
+GONE = "the table is gone"
 #: How the reason of a table begins at a target that was asked to make it equal to the full data, in vain.
 RESYNC_FAILED = "resync failed: "
 #: Its changes wait for a lock that somebody else holds.
@@ -153,7 +155,17 @@ def _way_out(table: TableCondition, at: str) -> str:
         return f"`venus uninstall-triggers {table.name}` finishes that"
     if table.resync_failed:
         return f"`venus resync {table.name}{at}` tries again"
+    if table.reason.startswith(GONE):
+        return gone_way_out(table.name)
     return f"`venus resync {table.name}{at}` reads it again" if table.state == "RESYNC" else ""
+
+
+def gone_way_out(name: str) -> str:
+    """Say what to do about a table that is captured and not there any more."""
+    return (
+        f"`venus uninstall-triggers {name}` takes it out of capture; if it was renamed, `venus install-triggers` "
+        "captures it under its new name"
+    )
 
 
 def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: float, late_max_s: float) -> Iterator[str]:

@@ -8,6 +8,7 @@ from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import Source
 from venus.codec.schema import message_class
+from venus.conditions import GONE
 
 
 def state_of(source: Source, name: str) -> tuple[str, str]:
@@ -76,8 +77,10 @@ def test_a_dropped_table_is_told_and_the_others_go_on(place: Place, app: Applica
     item.source.refresh_schemas()
     state, reason = state_of(item.source, "item")
     assert state == "RESYNC"
-    assert reason
+    assert reason.startswith(GONE)
     assert list(item.rows("other")) == [("1",)]
+    item.source.restart_fill(item.table_id("item"))
+    assert state_of(item.source, "item") == (state, reason), "there is nothing that could be read"
 
 
 def test_tables_registered_by_another_process_join(place: Place, app: Application, item: Follower) -> None:

@@ -143,6 +143,19 @@ def test_a_trigger_dropped_by_hand_is_made_again_alone_and_its_table_marked(pipe
     assert not any("RESYNC" in problem for problem in pipeline.status()["problems"])
 
 
+def test_a_table_that_was_dropped_keeps_no_other_from_being_read_again(pipeline: Pipeline) -> None:
+    pipeline.ask("install-triggers")
+    at_source(pipeline, "DROP TABLE lines")
+
+    answer = pipeline.venus("resync", "--all", code=1)
+
+    assert "will be read again from the source: main.orders\n" in answer.out
+    assert "! main.lines is not there any more: `venus uninstall-triggers main.lines`" in " ".join(answer.out.split())
+    assert pipeline.ask("resync", "lines", code=1)["left"] == ["main.lines"]
+    assert pipeline.ask("uninstall-triggers", "lines")["released"]
+    assert pipeline.ask("resync", "--all")["resync"] == ["main.orders"]
+
+
 def test_a_table_without_a_key_is_refused_with_the_choices(pipeline: Pipeline) -> None:
     at_source(pipeline, "CREATE TABLE loose (a TEXT, b TEXT)")
     before = catalogue(pipeline)

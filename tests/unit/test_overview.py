@@ -18,6 +18,7 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.status import mirror_shown, rows_shown, shown, source_position, target_row, verdict
+from venus.conditions import GONE
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -117,6 +118,13 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
         (
             replace(HEALTHY, source=SourceView(tables=(replace(SOURCE.tables[0], state="RESYNC"),))),
             "`venus resync main.orders` reads it again",
+        ),
+        (
+            replace(
+                HEALTHY,
+                source=SourceView(tables=(replace(SOURCE.tables[0], state="RESYNC", reason=f"{GONE}: dropped"),)),
+            ),
+            "`venus uninstall-triggers main.orders` takes it out of capture",
         ),
         (
             replace(HEALTHY, source=SourceView(tables=(replace(SOURCE.tables[0], blocked_s=600.0),))),

@@ -8,7 +8,7 @@ import typer
 
 from venus.cli.install import opened_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.conditions import RELEASING
+from venus.conditions import RELEASING, gone_way_out
 from venus.errors import ConfigError, Refused
 from venus.suggest import nearest
 
@@ -61,7 +61,7 @@ def resync(
 ) -> int:
     """Read a table again: with --target from the broker's full data, without it from the source.
 
-    Exit code 1 if a table cannot be read because its triggers are not in order.
+    Exit code 1 if a table cannot be read because it is gone, or its triggers are not in order.
     """
     run = Invocation.of(ctx, config, as_json)
     if (name is None) != everything:
@@ -70,13 +70,19 @@ def resync(
         return at_target(run, "resync", target, name)
     with opened_source(run.settings) as source:
         chosen = staying(captured_tables(source, name), name)
+        there = set(source.table_names())
         for table in chosen:
-            source.restart_fill(table.schema.table_id)
-        left = [t.schema.qualified for t in choose(source.registered(), name) if t.state == "RESYNC"]
-    names = [name for table in chosen if (name := table.schema.qualified) not in left]
+            if table.schema.qualified in there:
+                source.restart_fill(table.schema.table_id)
+        missed = {t.schema.qualified for t in choose(source.registered(), name) if t.state == "RESYNC"}
+    every = [table.schema.qualified for table in chosen]
+    names = [q for q in every if q in there - missed]
     lines = [f"will be read again from the source: {', '.join(names)}"] if names else []
-    if left:
-        lines.append(f"! not read, run `venus install-triggers`, then `venus resync` again: {', '.join(left)}")
+    if missed & there:
+        mended = ", ".join(q for q in every if q in missed & there)
+        lines.append(f"! not read, run `venus install-triggers`, then `venus resync` again: {mended}")
+    lines += [f"! {q} is not there any more: {gone_way_out(q)}" for q in every if q not in there]
+    left = [q for q in every if q not in names]
     run.out.answer({"resync": names, "from": "source", "left": left}, *lines)
     return 1 if left else 0
 

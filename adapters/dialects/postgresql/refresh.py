@@ -186,7 +186,8 @@ def _watch_triggers(connection: Connection, captured: Captured, table: Table, pr
     """
     table_id, told, reason = captured.schema.table_id, known.of(table), ""
     if lacking := present.lacks(table, table_id, always=connection.options.always):
-        reason = f"{', '.join(dict.fromkeys(lacking))} missing or altered: install again, then resync"
+        shown = ", ".join(dict.fromkeys(lacking))
+        reason = f"{shown} missing or altered: run `venus install-triggers`, then `venus resync`"
     elif told.off:
         reason = f"{', '.join(told.off)} was off for a while, or altered: changes may have been missed; resync"
     tells = bool(reason) and captured.registered.state != RESYNC

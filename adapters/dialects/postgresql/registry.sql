@@ -58,9 +58,9 @@ UPDATE venus.captured_table
    SET fill_cursor = NULL, fill_done = 0,
        sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus.checkpoint WHERE id = 1),
        fill_rows = 0,
-       fill_estimate = (SELECT CASE WHEN reltuples >= 0 THEN reltuples ELSE pg_relation_size(oid) / 100 END::bigint
-                          FROM pg_class
-                         WHERE oid = to_regclass(quote_ident(namespace) || '.' || quote_ident(name)))
+       fill_estimate = coalesce((SELECT CASE WHEN reltuples >= 0 THEN reltuples ELSE pg_relation_size(oid) / 100 END
+                                   FROM pg_class
+                                  WHERE oid = to_regclass(quote_ident(namespace) || '.' || quote_ident(name))), 0)
  WHERE table_id = %(table_id)s
 
 -- state --
