@@ -146,14 +146,14 @@ def _way_out(table: TableCondition, at: str) -> str:
     """Say what somebody can do, unless the reason does; `at` names the target as an option, empty at the source."""
     if "`venus " in table.reason or table.reason.startswith((UNREADABLE, UNUSABLE)):
         return ""
-    if table.state == "HALTED":
+    if table.state == "HALTED" and not table.reason.startswith(RESYNC_FAILED):
         at_source = "correct the row; it is retried automatically"
         return f"`venus quarantine list{at}` shows the row" if at else at_source
     if table.state == "PAUSED":
         return f"`venus resume {table.name}{at}` resumes it"
     if table.state == RELEASING:
         return f"`venus uninstall-triggers {table.name}` finishes that"
-    if table.resync_failed:
+    if table.reason.startswith(RESYNC_FAILED):
         return f"`venus resync {table.name}{at}` tries again"
     if table.reason.startswith(GONE):
         return gone_way_out(table.name)

@@ -18,7 +18,7 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.status import mirror_shown, rows_shown, shown, source_position, target_row, verdict
-from venus.conditions import GONE
+from venus.conditions import GONE, RESYNC_FAILED
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -114,6 +114,10 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
         (replace(HEALTHY, targets=(replace(TARGET, paused=True),)), "target a: paused"),
         (replace(HEALTHY, targets=(replace(TARGET, error="gone"),)), "target a: gone"),
         (replace(HEALTHY, targets=(with_table("HALTED", "a check"),)), "main.orders is HALTED (a check)"),
+        (
+            replace(HEALTHY, targets=(with_table("HALTED", f"{RESYNC_FAILED}why"),)),
+            "main.orders is HALTED (resync failed: why); `venus resync main.orders --target a` tries again",
+        ),
         (replace(HEALTHY, targets=(replace(TARGET, open_quarantine=3),)), "3 refused changes wait"),
         (
             replace(HEALTHY, source=SourceView(tables=(replace(SOURCE.tables[0], state="RESYNC"),))),

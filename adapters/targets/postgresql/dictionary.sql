@@ -17,10 +17,6 @@ JOIN pg_namespace n ON n.oid = t.typnamespace
 WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 
--- column_names --
-SELECT attname::text FROM pg_attribute
-WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped
-
 -- relation --
 SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%(table)s)
 

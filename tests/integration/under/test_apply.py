@@ -33,7 +33,13 @@ from tests.support.feed import (
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.oneshot import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.control import pause, resume, table_states
+from venus.adapters.targets.postgresql.control import (
+    pause,
+    quarantine_retry,
+    resume,
+    resync,
+    table_states,
+)
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
@@ -243,7 +249,10 @@ def test_new_columns_and_tables_arrive_and_dropped_columns_stay(
     assert "amount was dropped" in table_states(settings, "a")[0].reason
 
 
-def test_a_change_of_type_that_is_no_widening_halts_the_table(database: str, broker: FakeDelivery, feed: Feed) -> None:
+@pytest.mark.parametrize("by", ["retry", "resync"])
+def test_a_change_of_type_that_is_no_widening_halts_the_table_until_somebody_alters_it(
+    by: str, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
     old = items()
     settings = loaded(database, feed, old, items(2, "others"), rows=3)
     shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "amount", replace(INT, length=2))))
@@ -255,6 +264,16 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table(database: str, bro
     assert (first.state, second.state) == ("HALTED", "ACTIVE")
     assert "does not widen" in first.reason
     assert rows_at(database, feed.schemas[2]) == feed.model[2]
+
+    statement, _, command = first.reason.partition("come again: ")[2].partition(", or another USING; ")
+    assert command == "correct the table there, then `venus quarantine retry --table shop.items --target a`"
+    query(database, statement)
+    quarantine_retry(settings, "a") if by == "retry" else resync(settings, "a", "items")
+    with following(settings, "a"):
+        feed.cut(put(10, "more", 2))
+        wait_for(lambda: [t.state for t in table_states(settings, "a")] == ["ACTIVE", "ACTIVE"])
+        caught_up(database, broker)
+    equal(database, feed)
 
 
 def test_the_heartbeat_goes_to_the_applied_row(database: str, broker: FakeDelivery, feed: Feed) -> None:

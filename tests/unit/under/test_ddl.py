@@ -16,6 +16,9 @@ from venus.config import Settings
 from venus.errors import Refused
 from venus.model import Check, Index, Kind, LogicalType, TableSchema
 
+#: What the table of `items` has at the target.
+THERE = {"id": "bigint", "label": "text", "amount": "bigint"}
+
 
 @pytest.fixture
 def settings() -> Settings:
@@ -221,11 +224,24 @@ def test_steps_between_versions(settings: Settings) -> None:
     assert step(placed(old, settings), placed(replace(old, name="things"), settings)).refused
 
 
+def test_a_column_that_somebody_gave_the_new_type_is_left_as_it_is(settings: Settings) -> None:
+    old = items()
+    shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "count", replace(INT, length=2))))
+    refused = step(placed(old, settings), placed(shrunk, settings), present=THERE).refused
+    assert refused == (
+        "column count has changed from bigint to smallint, which does not widen it; all of its values come again: "
+        'ALTER TABLE "shop"."items" ALTER COLUMN "amount" TYPE smallint USING "amount"::smallint, or another USING'
+    )
+    made = step(placed(old, settings), placed(shrunk, settings), present={**THERE, "amount": "smallint"})
+    assert made.statements == ('ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "count"',)
+    assert not made.refused
+
+
 def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings) -> None:
     old = items()
     dropped = replace(old, version=2, columns=old.columns[:2])
     again = replace(old, version=3, columns=(*old.columns[:2], column(4, "amount", TEXT)))
-    there = ["id", "label", "amount"]
+    there = THERE
     aside = 'ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "amount_before_v3"'
     added = 'ALTER TABLE "shop"."items" ADD COLUMN "amount" text'
     kept = kept_columns([old, dropped], dropped)
@@ -238,14 +254,16 @@ def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings)
 
     at_once = step(placed(old, settings), placed(again, settings), present=there)
     assert at_once.statements[-2:] == (aside, added)
-    without = step(placed(dropped, settings), placed(again, settings), present=there[:2], kept=kept)
+    without = step(
+        placed(dropped, settings), placed(again, settings), present={"id": "bigint", "label": "text"}, kept=kept
+    )
     assert without.statements == (added,), "somebody has dropped it here too"
 
 
 def test_a_column_that_takes_the_name_of_a_dropped_one_is_another_column(settings: Settings) -> None:
     old = items()
     renamed = replace(old, version=2, columns=(old.columns[0], replace(old.columns[1], name="amount")))
-    made = step(placed(old, settings), placed(renamed, settings), present=["id", "label", "amount"])
+    made = step(placed(old, settings), placed(renamed, settings), present=THERE)
     assert made.statements == (
         'ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "amount_before_v2"',
         'ALTER TABLE "shop"."items" RENAME COLUMN "label" TO "amount"',
@@ -255,7 +273,7 @@ def test_a_column_that_takes_the_name_of_a_dropped_one_is_another_column(setting
 def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
     old = items()
     more = replace(old, version=2, columns=(*old.columns, column(4, "price", TEXT)))
-    made = step(placed(old, settings), placed(more, settings), present=["id", "label", "amount", "price"])
+    made = step(placed(old, settings), placed(more, settings), present={**THERE, "price": "text"})
     assert made.statements == ()
     assert made.refused == (
         "the target's table shop.items has a column price of its own, and the source has added one: "

@@ -71,6 +71,18 @@ def column_type(placed: Placed, column: Column) -> str:
     return own_or_plain(placed, column.source_type, column.type)
 
 
+def has_type(placed: Placed, column: Column, spelled: str) -> bool:
+    """Say whether a column has a type, as the dictionary spells that, which takes all of its values here."""
+    # what a domain stands on holds all its values
+    accepted = (column_type(placed, column), type_sql(column.type, placed.type_names))
+    return plain(spelled) in map(plain, accepted)
+
+
+def plain(spelled: str) -> str:
+    """Return a type without the quotes of its name, which depend on who has written it."""
+    return spelled.replace('"', "")
+
+
 def own_or_plain(placed: Placed, source_type: str, kind: LogicalType) -> str:
     """Return a domain's name here, if that is what the source has spelled, or an array of it; else the plain type."""
     spelled = source_type.removesuffix("[]")

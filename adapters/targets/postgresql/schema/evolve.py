@@ -6,11 +6,19 @@ else halts the table with a reason; resync or a decision of the operator goes on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.naming import Placed, fitted, literal, quoted
-from venus.adapters.targets.postgresql.schema.ddl import column_sql, counter_after, counter_before, type_sql
+from venus.adapters.targets.postgresql.schema.ddl import (
+    NOTHING,
+    column_sql,
+    column_type,
+    counter_after,
+    counter_before,
+    has_type,
+    type_sql,
+)
 from venus.adapters.targets.postgresql.schema.own_types import create_if_missing, labels_refused
 from venus.adapters.targets.postgresql.statements import statement
 from venus.model import Column, Kind, LogicalType, TableSchema
@@ -30,13 +38,13 @@ def step(
     new: Placed,
     settled: Collection[str] = (),
     *,
-    present: Collection[str] = (),
+    present: Mapping[str, str] = NOTHING,
     kept: Collection[str] = (),
 ) -> Step:
     """Return the way from one version to the next. Pure.
 
-    `settled`: enums that have the new labels here already. `present`: the columns that the table has at the target;
-    `kept`: those of them that the source has dropped, as `kept_columns` says.
+    `settled`: enums that have the new labels here already. `present`: the columns that the table has at the target,
+    each with its type; `kept`: those of them that the source has dropped, as `kept_columns` says.
     """
     if (old.namespace, old.name) != (new.namespace, new.name):
         return Step(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
@@ -48,7 +56,7 @@ def step(
         return Step(refused=refused)
     gone = [column for number, column in before.items() if number not in after]
     parts = [*(_dropped(old, column) for column in gone), _set_aside(old, new, gone, present, kept)]
-    parts += [_changed(old, new, c, after[number]) for number, c in before.items() if number in after]
+    parts += [_changed(old, new, c, after[number], present) for number, c in before.items() if number in after]
     if refused := next((part.refused for part in parts if part.refused), ""):
         return Step(refused=refused)
     made = {own.spelled for own in old.schema.types}
@@ -131,22 +139,33 @@ def _dropped(old: Placed, column: Column) -> Step:
     )
 
 
-def _changed(old: Placed, new: Placed, before: Column, after: Column) -> Step:
+def _changed(old: Placed, new: Placed, before: Column, after: Column, present: Mapping[str, str]) -> Step:
     statements: list[str] = []
     remarks: list[str] = []
     name = new.column(after.name)
+    # somebody may have given it the new type: what is in it does not matter, every row comes again with its own value
+    altered = has_type(new, after, present.get(old.fold(before.name), ""))
     if before.name != after.name:
         statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {old.column(before.name)} TO {name}")
-    if before.type != after.type and type_sql(before.type) != type_sql(after.type):
+    if before.type != after.type and type_sql(before.type) != type_sql(after.type) and not altered:
         if not widens(before.type, after.type):
-            told = f"column {after.name} has changed from {type_sql(before.type)} to {type_sql(after.type)}"
-            return Step(refused=f"{told}, which does not widen it")
+            return Step(refused=_not_widened(old, new, before, after))
         statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} TYPE {type_sql(after.type)}")
     if after.nullable and not before.nullable:
         statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} DROP NOT NULL")
     elif before.nullable and not after.nullable:
         remarks.append(f"column {after.name} is NOT NULL at the source now; NULL stays allowed here")
     return Step(statements=tuple(statements), remarks=tuple(remarks))
+
+
+def _not_widened(old: Placed, new: Placed, before: Column, after: Column) -> str:
+    """Say what somebody can do at the target, under the name that the column has there."""
+    name, wanted = old.column(before.name), column_type(new, after)
+    return (
+        f"column {after.name} has changed from {type_sql(before.type)} to {type_sql(after.type)}, which does not widen "
+        f"it; all of its values come again: ALTER TABLE {old.sql} ALTER COLUMN {name} TYPE {wanted} USING "
+        f"{name}::{wanted}, or another USING"
+    )
 
 
 def widens(before: LogicalType, after: LogicalType) -> bool:

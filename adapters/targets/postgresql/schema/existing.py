@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.naming import Placed
-from venus.adapters.targets.postgresql.schema.ddl import column_type, type_sql
+from venus.adapters.targets.postgresql.schema.ddl import column_type, has_type, plain
 from venus.adapters.targets.postgresql.session import Refusal, Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused, TargetError
@@ -47,15 +47,21 @@ def read(session: Session, placed: Placed) -> ExistingTable | None:
     relation = session.row(statement("dictionary", "relation"), params)
     if relation is None:
         return None
-    columns = session.rows(statement("dictionary", "columns"), params)
     keys = session.rows(statement("dictionary", "unique_keys"), params)
     return ExistingTable(
         kind=relation[0],
-        columns=tuple(
-            ExistingColumn(name=name, type=spelled, not_null=not_null, generated=generated, filled=filled, own=own)
-            for name, spelled, not_null, generated, filled, own in columns
-        ),
+        columns=columns(session, placed),
         unique_keys=tuple(frozenset(names) for (names,) in keys),
+    )
+
+
+def columns(session: Session, placed: Placed) -> tuple[ExistingColumn, ...]:
+    """Read the columns of a table; none if it is not there."""
+    return tuple(
+        ExistingColumn(name=name, type=spelled, not_null=not_null, generated=generated, filled=filled, own=own)
+        for name, spelled, not_null, generated, filled, own in session.rows(
+            statement("dictionary", "columns"), {"table": placed.sql}
+        )
     )
 
 
@@ -102,11 +108,6 @@ def _empty(session: Session, placed: Placed, by: str) -> None:
         session.run(f"ROLLBACK TO SAVEPOINT venus_empty; RELEASE SAVEPOINT venus_empty; DELETE FROM {placed.rows_sql}")
 
 
-def _plain(spelled: str) -> str:
-    """Return a type without the quotes of its name, which depend on who has written it."""
-    return spelled.replace('"', "")
-
-
 def differences(placed: Placed, existing: ExistingTable) -> list[str]:
     """Say what keeps this table from being a target, one line each. Pure."""
     if existing.kind not in _TABLES:
@@ -122,10 +123,8 @@ def differences(placed: Placed, existing: ExistingTable) -> list[str]:
             found.append(f"{placed.qualified}: column {name} is missing")
             continue
         have, wanted = there.pop(name), column_type(placed, column)
-        # what a domain stands on holds all its values
-        accepted = {_plain(wanted), _plain(type_sql(column.type, placed.type_names))}
-        if _plain(have.own or have.type) not in accepted:
-            found.append(f"{placed.qualified}.{name} is {have.type}, the source needs {_plain(wanted)}")
+        if not has_type(placed, column, have.own or have.type):
+            found.append(f"{placed.qualified}.{name} is {have.type}, the source needs {plain(wanted)}")
         if have.not_null and column.nullable and name not in key:
             found.append(f"{placed.qualified}.{name} is NOT NULL, the source allows NULL")
         if have.generated:

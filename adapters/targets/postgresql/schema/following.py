@@ -11,11 +11,10 @@ from collections.abc import Collection
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, guarded
-from venus.adapters.targets.postgresql.schema import evolve
+from venus.adapters.targets.postgresql.schema import evolve, existing
 from venus.adapters.targets.postgresql.schema.own_types import add_labels
 from venus.adapters.targets.postgresql.schema.tables import new_table
 from venus.adapters.targets.postgresql.session import Session
-from venus.adapters.targets.postgresql.statements import statement
 from venus.model import TableSchema
 
 
@@ -34,7 +33,7 @@ def step_to(
     old, new = target.place(known), target.place(schema)
     versions = [one for (table_id, _), one in catalogue.schemas.items() if table_id == schema.table_id]
     earlier = [one for one in versions if one.version <= known.version]
-    present = [name for (name,) in session.rows(statement("dictionary", "column_names"), {"table": old.sql})]
+    present = {c.name: c.own or c.type for c in existing.columns(session, old)}
     kept = evolve.kept_columns(earlier, known)
     return evolve.step(old, new, settled, present=present, kept=kept)
 
