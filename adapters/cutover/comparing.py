@@ -46,15 +46,20 @@ class Comparing:
             self._snapshots.close()
 
     def compare(self, there: Sequence[TableThere]) -> list[Compared]:
-        """Compare all tables. Raises NotAtRest if changes still wait at the source."""
+        """Compare all tables that are captured. Raises NotAtRest if changes still wait at the source."""
+        known = captured(self._source)
         versions: dict[int, tuple[TableSchema, ...]] = {}
         for wire in self.snapshot.schemas:
             schema = schemas_codec.from_wire(wire)
             versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
-        for schema in captured(self._source).values():  # a version that no row has come with yet
+        for schema in known.values():  # a version that no row has come with yet
             if all(s.version != schema.version for s in versions.get(schema.table_id, ())):
                 versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
-        tables = {t.schema.table_id: Table(t, versions.get(t.schema.table_id, (t.schema,))) for t in there}
+        tables = {
+            t.schema.table_id: Table(t, versions.get(t.schema.table_id, (t.schema,)))
+            for t in there
+            if t.schema.table_id in known
+        }
         cut = quiet_cut(self._source, tables)
         try:
             source = {t: source_hash(cut, table, self._tell("source"), None) for t, table in tables.items()}

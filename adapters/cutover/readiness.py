@@ -51,6 +51,10 @@ class Readiness:
     alarms: tuple[str, ...] = field(default=())
     #: The tables that were taken out of capture, and why.
     released: dict[str, str] = field(default_factory=dict)
+    #: Those of them that were dropped at the source.
+    gone: frozenset[str] = frozenset()
+    #: The tables that somebody has dropped at the target.
+    missing: frozenset[str] = frozenset()
 
     @property
     def counters(self) -> dict[str, int]:
@@ -77,10 +81,13 @@ def look(source: Source, admin: Admin, business: str, target: CutoverTarget) -> 
     status = admin.whole_status(business)
     own = next((b for b in status.businesses if b.business == business), None)
     view = target.look()
+    out = {t.schema.qualified: t.reason for t in source.released()}
     return Readiness(
         target=view.name,
         source=tables,
-        released={t.schema.qualified: t.reason for t in source.released()},
+        released=out,
+        gone=frozenset(out).difference(source.table_names()) if out else frozenset(),
+        missing=frozenset(t.name for t in view.tables).difference(t.schema.qualified for t in target.tables()),
         producer=own.producer if own else "",
         halves=len(own.halves) if own else 0,
         next_offset=own.next_offset if own else 0,
@@ -108,16 +115,12 @@ def blocks(readiness: Readiness) -> list[Block]:
     if not view.loaded:
         return [Block(what=f"target {readiness.target} has not been loaded", remedy=f"venus migrate {at}")]
     found = [b for t in readiness.source if (b := _source_block(t))]
-    captured, there = {t.name for t in readiness.source}, {t.name for t in view.tables}
+    captured, there = {t.name for t in readiness.source}, {t.name for t in view.tables} - readiness.missing
     found += [
         Block(what=f"{name} is captured and not at the target", remedy=f"start `venus sync`, or venus migrate {at}")
         for name in sorted(captured - there)
     ]
-    found += [
-        Block(what=f"{name} is not captured any more ({why})", remedy="venus install-triggers takes it up again")
-        for name, why in readiness.released.items()
-        if name in there
-    ]
+    found += [_released_block(readiness, name) for name in readiness.released if name in there]
     found += [Block(what=f"broker: {alarm}", remedy="venus status") for alarm in readiness.alarms]
     if view.paused:
         found.append(Block(what=f"target {readiness.target} is paused", remedy=f"venus resume {at}"))
@@ -139,6 +142,15 @@ def blocks(readiness: Readiness) -> list[Block]:
         what = f"{counted(view.unaccounted_rows, 'change')} unaccounted for"
         found.append(Block(what=what, remedy=f"venus resync --all {at}"))
     return found
+
+
+def _released_block(readiness: Readiness, name: str) -> Block:
+    """Nobody can prove what a table is that is not captured; one that is dropped at the target needs no proof."""
+    dropped = "drop it at the target, if nobody needs it there"
+    if name in readiness.gone:
+        return Block(what=f"{name} was dropped at the source and is still at the target", remedy=dropped)
+    remedy = f"venus install-triggers takes it up again; or {dropped}"
+    return Block(what=f"{name} is not captured any more ({readiness.released[name]})", remedy=remedy)
 
 
 def _source_block(table: SourceTable) -> Block | None:

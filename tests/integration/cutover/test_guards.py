@@ -20,6 +20,7 @@ from tests.support.postgres import libpq
 from tests.support.whole_way import WholeWay
 from venus.adapters.cutover.readiness import Readiness, look
 from venus.adapters.cutover.run import Wish, cutover
+from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import resume
 from venus.adapters.targets.postgresql.cutover import references
 from venus.adapters.targets.postgresql.cutover.session import PostgresCutover
@@ -202,6 +203,40 @@ def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkey
     for command in (resume, full_sync):
         with pytest.raises(Refused, match="the application's own"):
             command(way.settings, "main")
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["left-there", "dropped-at-the-source"])
+def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
+    way: WholeWay, app: sqlite3.Connection, dropped: bool
+) -> None:
+    with closing(open_source(way.settings)) as source:
+        (child,) = [t.schema.table_id for t in source.registered() if t.schema.name == "child"]
+        source.release([child])
+        way.caught_up()
+        source.drop_logs({child: "at noon"})
+    if dropped:
+        app.execute("DROP TABLE child")
+        said, remedy = "main.child was dropped at the source and is still at the target", "drop it at the target"
+    else:
+        said, remedy = "main.child is not captured any more (at noon)", "venus install-triggers takes it up again"
+
+    outcome = cutover(way.settings, "main", wish(rehearse=True))
+    assert [block.what for block in outcome.blocks] == [said]
+    assert remedy in outcome.blocks[0].remedy
+    assert [t["table"] for t in outcome.certificate["tables"]] == ["main.parent"]
+    with pytest.raises(Refused, match=r"main\.child"):
+        cutover(way.settings, "main", wish())
+    assert not marked(way)
+
+    way.at_target("DROP TABLE child")
+    cutover(way.settings, "main", wish())
+    assert marked(way)
+
+
+def test_a_captured_table_that_was_dropped_at_the_target_forbids_it(way: WholeWay) -> None:
+    way.at_target("DROP TABLE child")
+    with pytest.raises(Refused, match=r"main\.child is captured and not at the target"):
+        cutover(way.settings, "main", wish())
 
 
 def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second_database: str) -> None:

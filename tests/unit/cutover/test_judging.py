@@ -60,6 +60,12 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
         (replace(READY, source=(replace(AT_SOURCE, state="PAUSED"),)), "PAUSED at the source", "venus resume s.t"),
         (at_target(tables=()), "not at the target", "venus sync"),
         (replace(READY, source=(), released={"s.t": "at 3"}), "not captured any more (at 3)", "takes it up again"),
+        (
+            replace(READY, source=(), released={"s.t": "at 3"}, gone=frozenset({"s.t"})),
+            "s.t was dropped at the source and is still at the target",
+            "drop it at the target",
+        ),
+        (replace(READY, missing=frozenset({"s.t"})), "s.t is captured and not at the target", "venus migrate"),
         (table(state="HALTED", reason="no"), "HALTED at the target (no)", "q"),
         (table(state="PAUSED"), "PAUSED", "venus resume s.t --target a"),
         (table(state="LOADING"), "LOADING", "venus migrate --target a"),

@@ -20,6 +20,7 @@ from venus.adapters.targets.postgresql.cutover.reading import PostgresSpeller, r
 from venus.adapters.targets.postgresql.database import PostgresTarget, transaction
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.targets.postgresql.view import table, view
 from venus.adapters.targets.views import TargetTable, TargetView
 
@@ -59,11 +60,14 @@ class PostgresCutover:
 
     def tables(self) -> list[TableThere]:
         newest = {(s.table_id, s.version): s for s in self._target.schemas(self._session)}
-        self._placed = {
+        placed = {
             t.table_id: (self._target.place(schema), t.created)
             for t in self._target.tables(self._session)
             if (schema := newest.get((t.table_id, t.schema_version))) is not None and not schema.is_heartbeat
         }
+        named = {"tables": [p.sql for p, _ in placed.values()]}
+        there = {name for (name,) in self._session.rows(statement("dictionary", "present"), named)}
+        self._placed = {number: one for number, one in placed.items() if one[0].sql in there}
         return [TableThere(schema=p.schema, name=p.qualified) for p in self._everything]
 
     @property
