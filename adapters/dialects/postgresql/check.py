@@ -37,16 +37,21 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
         found += _replica_writers(connection)
         found += _older_installation(connection)
     if chosen:
-        count, estimate = len(chosen), sum(t.rows_estimate for t in chosen)
-        largest = max(chosen, key=lambda t: t.rows_estimate)
-        found.append(
-            Finding(
-                where="tables",
-                message=f"{counted(count, 'table')}, about {counted(estimate, 'row')}; the largest is "
-                f"{largest.namespace}.{largest.name} with about {largest.rows_estimate:,}",
-            )
-        )
+        found.append(_size(chosen))
     return found
+
+
+def _size(tables: Seq[Table]) -> Finding:
+    how_many = counted(len(tables), "table")
+    largest = max(tables, key=lambda t: t.rows_estimate)
+    if not largest.rows_estimate:  # before the first ANALYZE the dictionary knows nothing, as after a restore
+        message = f"{how_many}, of whose rows the database has no figures before ANALYZE; `venus assess` estimates them"
+        return Finding(where="tables", message=message)
+    rows = counted(sum(t.rows_estimate for t in tables), "row")
+    name = f"{largest.namespace}.{largest.name}"
+    return Finding(
+        where="tables", message=f"{how_many}, about {rows}; the largest is {name} with about {largest.rows_estimate:,}"
+    )
 
 
 def _server(connection: Connection) -> Iterator[Finding]:

@@ -80,6 +80,16 @@ def test_what_cannot_be_captured_is_said(sql: Sql, source: PostgresSource) -> No
         source.install(["*"], [])
 
 
+def test_a_database_that_was_never_analyzed_has_no_figures(sql: Sql, source: PostgresSource) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    sql("INSERT INTO item SELECT generate_series(1, 5000)")
+    (size,) = [f.message for f in source.check(["*"], []) if f.where == "tables"]
+    assert size == "1 table, of whose rows the database has no figures before ANALYZE; `venus assess` estimates them"
+    sql("ANALYZE item")
+    (size,) = [f.message for f in source.check(["*"], []) if f.where == "tables"]
+    assert size == "1 table, about 5,000 rows; the largest is public.item with about 5,000"
+
+
 def test_writers_with_triggers_off_are_noticed(sql: Sql, source: PostgresSource, database: str) -> None:
     name = sqlalchemy.make_url(database).database
     sql(f"ALTER DATABASE {name} SET session_replication_role = replica")

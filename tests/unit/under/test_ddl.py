@@ -9,7 +9,7 @@ import pytest
 from tests.support.feed import INT, TEXT, column, items, refers, settings_for, table
 from venus.adapters.targets.postgresql.naming import Placed, place, place_all
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
-from venus.adapters.targets.postgresql.schema.ddl_file import convert
+from venus.adapters.targets.postgresql.schema.ddl_file import Remark, convert
 from venus.adapters.targets.postgresql.schema.evolve import kept_columns, step, widens
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, differences
 from venus.config import Settings
@@ -222,6 +222,18 @@ def test_steps_between_versions(settings: Settings) -> None:
     assert made.remarks == ("column amount was dropped at the source and is kept here",)
     assert step(placed(old, settings), placed(replace(old, key=("label",)), settings)).refused
     assert step(placed(old, settings), placed(replace(old, name="things"), settings)).refused
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "definition", "line"),
+    [
+        ("partitions", "", "", "s.t: partitions: why"),
+        ("view", "v", "", "s.t: view v: why"),
+        ("index", "i", "btree\n  (a)", "s.t: index i btree (a): why"),
+    ],
+)
+def test_what_is_left_out_is_one_line(what: str, name: str, definition: str, line: str) -> None:
+    assert Remark(table="s.t", what=what, name=name, definition=definition, reason="why").line == line
 
 
 def test_a_column_that_somebody_gave_the_new_type_is_left_as_it_is(settings: Settings) -> None:

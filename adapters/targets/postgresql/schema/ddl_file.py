@@ -40,8 +40,8 @@ class Remark:
     def line(self) -> str:
         """One line for people."""
         where = f"{self.table}: " if self.table else ""
-        spelled = f" {' '.join(self.definition.split())}" if self.definition else ""
-        return f"{where}{self.what} {self.name}{spelled}: {self.reason}"
+        shown = " ".join([self.what, self.name, *self.definition.split()])
+        return f"{where}{shown.strip()}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
