@@ -73,6 +73,9 @@ _HEARTBEAT = (HEARTBEAT.namespace, HEARTBEAT.name)
 SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table", "seen": "seen_table"}
 #: A log that an older version has made as wide as the key was then; nothing was missed by it.
 WIDTH = "width of log table "
+#: A function that another one replaces, and nothing was missed by it either.
+RENEWED = "newer function "
+_HARMLESS = (WIDTH, RENEWED)
 _RETRY_AFTER_S = 1.0
 #: pg_trigger.tgenabled: O fires for ordinary sessions, A for replicas too.
 _ENABLED = {False: "O", True: "A"}
@@ -121,7 +124,7 @@ class Present:
     def lacks(self, table: Table, table_id: int, *, always: bool) -> list[str]:
         """Return what is missing or altered of a registered table's triggers."""
         steps = table_steps(table, table_id, self, always=always)
-        return [s.what for s in steps if not s.exists and not s.what.startswith(("state ", WIDTH))]
+        return [s.what for s in steps if not s.exists and not s.what.startswith(("state ", *_HARMLESS))]
 
 
 # -- plans -------------------------------------------------------------------------------------------------------
@@ -187,7 +190,7 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
         steps += _function_steps(where, function, present)
     for trigger in triggers.triggers(table, table_id):
         steps += _trigger_steps(where, trigger, present, always=always)
-    mended = known and any(not s.exists and not s.what.startswith(WIDTH) for s in steps)
+    mended = known and any(not s.exists and not s.what.startswith(_HARMLESS) for s in steps)
     numbered = place in present.table_ids
     steps.append(
         InstallStep(table=where, what="registration", sql=registry.register_sql(table, table_id), exists=numbered)
@@ -255,8 +258,9 @@ def local_name(name: str) -> str:
 
 
 def _function_steps(where: str, function: Function, present: Present) -> list[InstallStep]:
-    exists = present.functions.get(local_name(function.name)) == function.body
-    step = InstallStep(table=where, what=f"function {function.name}", sql=function.sql, exists=exists)
+    body = present.functions.get(local_name(function.name), "")
+    what = RENEWED if function.captures_like(body) else "function "
+    step = InstallStep(table=where, what=f"{what}{function.name}", sql=function.sql, exists=body == function.body)
     if local_name(function.name) in present.functions:
         return [step]
     return [step, InstallStep(table=where, what=f"function {function.name}", sql=triggers.revoke(function.name))]

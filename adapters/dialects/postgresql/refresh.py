@@ -120,11 +120,12 @@ def _lost_labels(known: TableSchema, schema: TableSchema) -> bool:
 
 
 def _renew_functions(connection: Connection, table: Table, table_id: int, present: Present) -> Present:
-    """Tell the functions the number of an index that was recreated: their check of the key is cheap again."""
+    """Bring functions up to date that have missed nothing.
+
+    One that knows the number of an index that was recreated checks the key at less expense.
+    """
     stale = [
-        f
-        for f in triggers.functions(table, table_id)
-        if f.names_another_index(present.functions.get(_bare(f.name), ""))
+        f for f in triggers.functions(table, table_id) if f.captures_like(present.functions.get(_bare(f.name), ""))
     ]
     if not stale:
         return present

@@ -79,11 +79,14 @@ BEGIN
     END IF;
     RETURN NULL;
   END IF;
-  -- looked up once per transaction and table: rows are too many to ask for each
-  IF current_setting('{checked}', true) IS DISTINCT FROM TG_RELID::text THEN
+  -- Looked up once for each table and message of the client: rows are too many to ask for each, and a transaction may
+  -- alter the key between two of its statements. Its index is asked first, as above.
+  IF current_setting('{checked}', true) IS DISTINCT FROM TG_RELID::text || statement_timestamp() THEN
     {mark_dirty};
-    IF {key_changed} THEN INSERT INTO {log} (op) VALUES ('X'); RETURN NULL; END IF;
-    PERFORM set_config('{checked}', TG_RELID::text, true);
+    IF {index_differs} THEN
+      IF {key_changed} THEN INSERT INTO {log} (op) VALUES ('X'); RETURN NULL; END IF;
+    END IF;
+    PERFORM set_config('{checked}', TG_RELID::text || statement_timestamp(), true);
   END IF;
   IF TG_OP = 'INSERT' THEN
     INSERT INTO {log} (op, {keys}) VALUES ('I', {new_key});

@@ -255,6 +255,93 @@ def test_the_application_goes_on_whatever_happens_to_the_key(
     assert follower.cut() is None
 
 
+@pytest.mark.parametrize("heir", [False, True], ids=["partitioned", "heir"])
+@pytest.mark.parametrize(
+    ("ddl", "name"),
+    [
+        ("ALTER TABLE item RENAME COLUMN id TO number", "item"),
+        ("ALTER TABLE item ALTER COLUMN id TYPE text USING 'n' || id", "item"),
+        ("ALTER TABLE item RENAME COLUMN id TO number; ALTER TABLE item RENAME TO thing", "thing"),
+    ],
+)
+def test_a_transaction_that_changes_the_key_of_rows_that_it_writes_goes_on(
+    ddl: str, name: str, heir: bool, sql: Sql, capture: Start
+) -> None:
+    sql(
+        "CREATE TABLE item (id int, at int, v text, PRIMARY KEY (id, at))" + ("" if heir else " PARTITION BY HASH (at)")
+    )
+    if heir:
+        sql("CREATE TABLE below (more int) INHERITS (item)")
+        sql("ALTER TABLE below ADD PRIMARY KEY (id, at)")
+    else:
+        sql("CREATE TABLE item_0 PARTITION OF item FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+    follower = capture()
+    sql("BEGIN")
+    sql("INSERT INTO item VALUES (1, 1, 'a')")
+    sql(ddl)
+    sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE false")
+    sql(f"UPDATE {name} SET v = 'b'")
+    sql(f"DELETE FROM {name} WHERE v = 'b'")
+    sql("COMMIT")
+    follower.source.refresh_schemas()
+    assert state(follower, "item")[0] == "RESYNC"
+
+
+#: The function of a partitioned table as it was before 2026-11-25.
+OLDER = """
+BEGIN
+  IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
+  IF TG_OP = 'TRUNCATE' THEN
+    IF TG_WHEN = 'BEFORE' THEN
+      INSERT INTO venus.l_00002 (op) VALUES ('T');
+      {dirty}
+      PERFORM set_config('venus.t00002', 'on', true);
+    ELSE
+      PERFORM set_config('venus.t00002', 'off', true);
+    END IF;
+    RETURN NULL;
+  END IF;
+  IF current_setting('venus.c00002', true) IS DISTINCT FROM TG_RELID::text THEN
+    {dirty}
+    IF {changed} THEN INSERT INTO venus.l_00002 (op) VALUES ('X'); RETURN NULL; END IF;
+    PERFORM set_config('venus.c00002', TG_RELID::text, true);
+  END IF;
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO venus.l_00002 (op, k1) VALUES ('I', NEW."id");
+  ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO venus.l_00002 (op, k1) VALUES ('D', OLD."id");
+  ELSE
+    IF NOT (NEW."id" OPERATOR(pg_catalog.=) OLD."id") THEN INSERT INTO venus.l_00002 (op, k1) VALUES ('D', OLD."id"); END IF;
+    INSERT INTO venus.l_00002 (op, k1) VALUES ('U', NEW."id");
+  END IF;
+  RETURN NULL;
+END """.format(  # noqa: E501
+    dirty="IF current_setting('venus.d00002', true) IS DISTINCT FROM 'on'"
+    " AND set_config('venus.d00002', 'on', true) = 'on' THEN\n"
+    "    INSERT INTO venus.dirty (table_id) VALUES (2);\n  END IF;",
+    changed="NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = TG_RELID AND attname = 'id'"
+    " AND atttypid = 'integer'::regtype)",
+)
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["captured", "installed-again"])
+def test_a_function_of_an_older_version_has_missed_nothing(installed: bool, sql: Sql, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY, v text) PARTITION BY HASH (id)")
+    sql("CREATE TABLE item_0 PARTITION OF item FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+    follower = capture()
+    made = "CREATE OR REPLACE FUNCTION venus.f_00002() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER"
+    body = "SELECT prosrc FROM pg_proc WHERE proname = 'f_00002'"
+    ((newest,),) = sql(body)
+    assert newest != OLDER
+    sql(f"{made} SET search_path = pg_catalog, venus AS $x${OLDER}$x$")
+    if installed:
+        steps = [step.what for step in follower.source.install(["*"], []) if not step.exists]
+        assert steps == ["newer function venus.f_00002"]
+    follower.source.refresh_schemas()
+    assert state(follower, "item") == ("ACTIVE", "")
+    assert sql(body) == [(newest,)]
+
+
 @pytest.mark.parametrize("key", ["id int PRIMARY KEY", '"Id" int PRIMARY KEY', "b int, id int, PRIMARY KEY (id, b)"])
 def test_an_index_made_again_under_the_key_only_makes_the_check_dearer(key: str, sql: Sql, capture: Start) -> None:
     sql(f"CREATE TABLE item ({key}, v text)")
