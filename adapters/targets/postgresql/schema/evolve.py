@@ -49,7 +49,8 @@ def step(
     if (old.namespace, old.name) != (new.namespace, new.name):
         return Step(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
     if old.schema.key != new.schema.key:
-        return Step(refused=f"the key has changed from ({', '.join(old.schema.key)}) to ({', '.join(new.schema.key)})")
+        told = f"the key has changed from ({', '.join(old.schema.key)}) to ({', '.join(new.schema.key)})"
+        return Step(refused=f"{told}, which is not followed: a target in an empty database gets it by `venus migrate`")
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}
     if refused := labels_refused(old.schema, new.schema, settled):
