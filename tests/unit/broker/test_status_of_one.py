@@ -79,7 +79,7 @@ def test_whose_mirrors_come_from_elsewhere_or_are_refused(is_whole: bool, shown:
 @pytest.mark.parametrize("business", [OWN, ""])
 def test_everybody_who_adds_to_it_knows_what_was_asked_for(business: str) -> None:
     asked: list[Any] = []
-    core: Any = SimpleNamespace(status=lambda _: status())
+    core: Any = SimpleNamespace(status=lambda *_: status())
     adds: Any = SimpleNamespace(lay_over=lambda _, business="", *, is_whole=True: asked.append(business or is_whole))
     service = ServiceStatus(core)
     service.replication = service.traffic = service.network = adds
