@@ -52,7 +52,7 @@ def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note what is COPYed into."""
+    """Note into what rows are copied."""
     found: list[str] = []
     copy_in = Session.copy_in
 
