@@ -52,7 +52,7 @@ def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest
         business="main", last_captured_at_us=now_us - 4_000_000, last_committed_at_us=now_us - 3_000_000,
         last_scrub_at_us=now_us - 5_000_000,
     ).halves.add(batch_no=1, received_at_us=now_us - 6_000_000)  # fmt: skip
-    monkeypatch.setattr(Admin, "status", lambda self, business: status)
+    monkeypatch.setattr(Admin, "whole_status", lambda self, business: status)
     monkeypatch.setattr(Admin, "__init__", lambda self, *_, **__: None)
     monkeypatch.setattr(Admin, "__exit__", lambda self, *_: None)
     monkeypatch.setattr(Admin, "address", "b:7400")
