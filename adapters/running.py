@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
 
+from venus.collector import settle, spare_start
 from venus.errors import WorkerLost
 
 __all__ = ["POOLS_MAX", "POOL_ROWS_MIN", "LocalRunner", "Runner"]
@@ -67,14 +68,20 @@ class LocalRunner:
         left = dict(enumerate(tasks))
         for _ in range(POOLS_MAX):
             try:
-                with ProcessPoolExecutor(workers, mp_context=context) as pool:
-                    running = {pool.submit(function, task): number for number, task in left.items()}
+                with ProcessPoolExecutor(workers, mp_context=context, initializer=spare_start) as pool:
+                    running = {pool.submit(_call, function, task): number for number, task in left.items()}
                     yield from _ended(pool, running, left)
             except BrokenProcessPool:
                 logger.warning("a worker process died; what it had not finished is done again")
             else:
                 return
         raise WorkerLost(hint="look for the system's out-of-memory killer; apply.load_workers = 1 needs least memory")
+
+
+def _call(function: Callable[[T], R], task: T) -> R:
+    """Call a function in a worker, which has imported what it needs by now."""
+    settle()
+    return function(task)
 
 
 def _ended(pool: ProcessPoolExecutor, running: dict[Future[R], int], left: dict[int, T]) -> Iterator[R]:

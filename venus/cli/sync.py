@@ -21,6 +21,7 @@ from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.logs import LogFormatOption
 from venus.cli.narrator import Narrator
 from venus.cli.supervisor import Loop, Supervisor, stop_with_parent
+from venus.collector import settle
 from venus.errors import ConfigError, VenusError
 from venus.stop_signals import stop_signals
 
@@ -176,8 +177,13 @@ def run_one(
 ) -> int:
     """Run one loop in this process."""
     narrator = Narrator(run)
+    settled = False
 
     def report(found: Any) -> None:
+        nonlocal settled
+        if not settled:  # the loop is open at both ends, and has imported what it needs
+            settle()
+            settled = True
         narrator.report(name, found)
 
     if target is None:

@@ -1,9 +1,8 @@
-"""How memory is given out to a broker's threads, and what the collector of garbage looks at."""
+"""How memory is given out to a broker's threads."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
 
 #: mallopt(3): how many heaps malloc may have.
 _M_ARENA_MAX = -8
@@ -21,12 +20,3 @@ def share_heaps() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, ARENAS)
-
-
-def settle_heap() -> None:
-    """Have the collector never look again at what is here: modules, messages, whatever the start has made.
-
-    A full collection holds the interpreter's lock until it has looked at everything: 45 to 77 ms, in which the whole
-    broker stood still, for 90,000 objects of which none ever went.
-    """
-    gc.freeze()

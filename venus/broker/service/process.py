@@ -27,7 +27,7 @@ from venus.broker.core import Core
 from venus.broker.mirrors.network import Network
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.service.access import Access
-from venus.broker.service.allocation import settle_heap, share_heaps
+from venus.broker.service.allocation import share_heaps
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replication import Replication, stay_alone
@@ -39,6 +39,7 @@ from venus.broker.service.traffic_watch import TrafficWatch
 from venus.broker.service.watching import Watch, keep_watch
 from venus.broker.store import privacy
 from venus.clocks import steady
+from venus.collector import settle
 from venus.config import Broker, Settings
 from venus.errors import VenusError
 from venus.rpc import event_loop
@@ -257,7 +258,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     os.umask(privacy.UMASK)  # RocksDB makes its files itself
 
     def ready(addresses: Addresses) -> None:
-        settle_heap()
+        settle()
         (announce or said(broker.data_dir))(addresses)
 
     async def main() -> None:

@@ -1,0 +1,109 @@
+"""The collector of garbage leaves a start alone, and works as usual behind it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from venus.cli import sync
+from venus.cli.invocation import Invocation
+from venus.cli.narrator import Narrator
+from venus.config import Settings
+
+# Runs in a process of its own: each is about what a whole interpreter does.
+STARTING = """
+import gc, json, os, sys
+from venus.cli import main
+collections = []
+gc.callbacks.append(lambda phase, _: collections.append(phase))
+sys.argv = ["venus", "migrate", "--help"]
+try:
+    main()
+except SystemExit:
+    pass
+import venus.adapters.targets.postgresql.load.full_sync
+print()
+threads = [open(f"/proc/self/task/{n}/comm").read().strip() for n in os.listdir("/proc/self/task")]
+print(json.dumps([collections, [name for name in threads if name != "jemalloc_bg_thd"]]))
+"""
+
+BEHIND = """
+import gc, json
+from venus import collector
+usual = gc.get_threshold()
+collector.spare_start()
+during = gc.get_threshold()
+kept = [[] for _ in range(collector.START_OBJECTS + 1)]
+print(json.dumps([during[0], gc.get_threshold() == usual, len(gc.callbacks)]))
+"""
+
+SETTLED = """
+import gc, json
+from venus import collector
+usual = gc.get_threshold()
+collector.spare_start()
+collector.settle()
+print(json.dumps([gc.get_threshold() == usual, len(gc.callbacks), gc.get_freeze_count() > 1000]))
+"""
+
+WORKING = """
+import gc, json
+from venus.adapters.running import LocalRunner
+if __name__ == "__main__":
+    from tests.unit.test_collector import seen_by_worker
+    print(json.dumps(list(LocalRunner(2).run(seen_by_worker, [1, 2]))))
+"""
+
+
+def seen_by_worker(_: int) -> tuple[bool, int]:
+    return gc.get_freeze_count() > 1000, gc.get_threshold()[0]
+
+
+def _said(code: str) -> Any:
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_nothing_is_collected_while_a_command_starts_and_numpy_starts_no_thread() -> None:
+    collections, threads = _said(STARTING)
+    assert collections == []
+    assert len(threads) == 1  # but for Arrow's own
+
+
+def test_the_first_collection_makes_it_usual_again() -> None:
+    assert _said(BEHIND) == [200_000, True, 0]
+
+
+def test_what_runs_on_is_settled() -> None:
+    assert _said(SETTLED) == [True, 0, True]
+
+
+def test_a_worker_is_settled_when_it_begins() -> None:
+    assert _said(WORKING) == [[True, 700], [True, 700]]
+
+
+def test_a_loop_of_sync_is_settled_by_its_first_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    settled: list[int] = []
+    reports: list[object] = []
+
+    def capture(*_: object, report: Callable[[object], None], **__: object) -> None:
+        settled.append(0)  # not before it runs
+        report(1)
+        report(2)
+
+    monkeypatch.setattr("venus.adapters.upper.capture.run_capture", capture)
+    monkeypatch.setattr(sync, "settle", lambda: settled.append(len(reports)))
+    monkeypatch.setattr(Narrator, "report", lambda _, __, found: reports.append(found))
+    monkeypatch.setattr(Narrator, "event", lambda *_: None)
+    run = Invocation(json=False)
+    monkeypatch.setattr(Invocation, "settings", Settings())
+    assert sync.run_one(run, "capture", threading.Event(), None) == 0
+    assert settled == [0, 0]
+    assert reports == [1, 2]
