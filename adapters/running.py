@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
 
+from venus.allocation import keep_freed
 from venus.collector import settle, spare_start
 from venus.errors import WorkerLost
 
@@ -68,7 +69,7 @@ class LocalRunner:
         left = dict(enumerate(tasks))
         for _ in range(POOLS_MAX):
             try:
-                with ProcessPoolExecutor(workers, mp_context=context, initializer=spare_start) as pool:
+                with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
                     running = {pool.submit(_call, function, task): number for number, task in left.items()}
                     yield from _ended(pool, running, left)
             except BrokenProcessPool:
@@ -76,6 +77,12 @@ class LocalRunner:
             else:
                 return
         raise WorkerLost(hint="look for the system's out-of-memory killer; apply.load_workers = 1 needs least memory")
+
+
+def _begin() -> None:
+    """Prepare a worker, before it imports anything."""
+    keep_freed()
+    spare_start()
 
 
 def _call(function: Callable[[T], R], task: T) -> R:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from venus.allocation import keep_freed
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.logs import LogFormatOption
 from venus.cli.narrator import Narrator
@@ -176,6 +177,7 @@ def run_one(
     take_over: bool = False,
 ) -> int:
     """Run one loop in this process."""
+    keep_freed()
     narrator = Narrator(run)
     settled = False
 

@@ -23,11 +23,11 @@ from venus import descriptors
 from venus.alarms import remembered
 from venus.alarms.notifier import Notifier
 from venus.alarms.recipients import addressees
+from venus.allocation import share_heaps
 from venus.broker.core import Core
 from venus.broker.mirrors.network import Network
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.service.access import Access
-from venus.broker.service.allocation import share_heaps
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replication import Replication, stay_alone

@@ -1,0 +1,61 @@
+"""What one piece of a cut has freed serves the next one: its pages are not faulted in again."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from venus.adapters.running import LocalRunner
+from venus.cli import sync
+from venus.cli.invocation import Invocation
+
+COUNTED = """
+import sys
+from tests.unit.test_allocation import faults
+from venus import allocation
+if sys.argv[1] == "kept":
+    allocation.keep_freed()
+print(faults(0))
+"""
+
+
+def faults(_: int) -> int:
+    """Count the pages that ten pieces of four arrays of 12 MB fault in, behind three others."""
+    for _ in range(3):
+        _piece()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        _piece()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def _piece() -> None:
+    arrays = [np.ones(12 << 17) for _ in range(4)]
+    del arrays
+
+
+def _said(how: str) -> int:
+    command = [sys.executable, "-c", COUNTED, how]
+    return int(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
+
+
+def test_pages_that_were_freed_are_used_again() -> None:
+    assert _said("kept") < 100
+    assert _said("as usual") > 1000  # or the setting is not needed any more
+
+
+def test_a_worker_keeps_them() -> None:
+    assert max(LocalRunner(2).run(faults, [1, 2])) < 100
+
+
+def test_a_loop_of_sync_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise RuntimeError("kept")
+
+    monkeypatch.setattr(sync, "keep_freed", stop)
+    with pytest.raises(RuntimeError, match="kept"):
+        sync.run_one(Invocation(json=False), "capture", None, None)  # type: ignore[arg-type]
