@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from venus import cutlog
 from venus.codec.batch import Batch, decode
@@ -59,6 +59,10 @@ class Piece:
     def harmless(self) -> bool:
         """Whether it may be written before its decision: no DDL, no lock that readers of the target would meet."""
         return not self.batch.schemas and all(s.kind is ChangeKind.CHANGES for s in self.batch.sections)
+
+    def let_go(self) -> None:
+        """Keep nothing of the changes, which were taken over: its decision may come as late as that of a whole cut."""
+        self.batch = replace(self.batch, schemas=(), sections=())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,7 +223,8 @@ class Assembler:
     def open_pieces(self) -> list[Piece]:
         """Take what there is of the first cut, complete or not; the rest follows by further calls.
 
-        Raises Hesitate if something of it has to wait for its decision.
+        Raises Hesitate if something of it has to wait for its decision. Whoever has taken over the changes of a piece
+        lets them go: what is not decided stays here, however large the cut is.
         """
         if not self._cuts:
             return []

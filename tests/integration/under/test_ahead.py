@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from tests.support.feed import (
 from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply import stream
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.under.cuts import Piece
 from venus.codec.batch import Batch, digest, encode
 from venus.config import Settings
 from venus.model import TableSchema, Verdict
@@ -120,6 +122,24 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
         caught_up(database, real)
         wait_for(lambda: max((r.transactions for r in reports), default=0) == transactions + 1, "the report")
     assert rows_at(database, schema) == feed.model[1]
+
+
+def test_what_is_written_ahead_is_not_kept_in_memory(database: str, real: Undecided, feed: Feed) -> None:
+    settings = loaded(real, feed, database, items())
+    with following(settings, "a"):
+        half_cut(real, feed, large(0, 3000, "kept at the target alone"))
+        started(database)
+        wait_for(lambda: len(pieces()) == 15, "the whole cut")
+        kept = sum(section.count for piece in pieces() for section in piece.batch.sections)
+        assert kept <= 600  # what waits until there are enough for a statement
+        real.decide(Verdict.COMMIT)
+        caught_up(database, real)
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def pieces() -> list[Piece]:
+    """Return the pieces of cuts that anything in this process holds on to."""
+    return [found for found in gc.get_objects() if isinstance(found, Piece)]
 
 
 def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecided, feed: Feed) -> None:

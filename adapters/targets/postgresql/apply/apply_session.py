@@ -228,6 +228,7 @@ class ApplySession:
                 if last is None or not last.batch.cut_end:
                     for piece in self._stream.cuts.open_pieces():
                         transaction.add(piece)
+                        piece.let_go()
                         rows += piece.batch.count
                         last = piece
                         if piece.batch.cut_end:
