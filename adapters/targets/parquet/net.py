@@ -1,13 +1,14 @@
 """Net changes of a lake's table: what the files of changes mean, on top of a state. Arrow only (architecture 2).
 
 Of several changes of a key only the last one counts; a marker removes every row whose newest sequence is below its
-number. The changes behind one state fit into memory: a state is rebuilt before they do not.
+number. Which changes count is found from keys and VENUS's own columns alone; only those have to fit into memory. The
+rows themselves are read once more, piece by piece.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,14 @@ from venus.adapters.targets.parquet.files import STATE_FIELDS, state_schema
 from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
 from venus.codec.arrowchanges import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE
 from venus.codec.arrowrows import Shape, default_of
+from venus.codec.pieces import Bools, Ints
 from venus.model import Kind, TableSchema
 
 _INDEX = "_index"
-PIECE_ROWS = 262_144
+#: Of a file so much is in memory at once: rows, or bytes where rows are large.
+PIECE_ROWS, PIECE_BYTES = 262_144, 64 << 20
+#: What says which changes count, beside the keys.
+_TELLING = tuple(f for f in CHANGE_FIELDS if f.name in (OFFSET, SEQUENCE, DELETED, GONE_BEFORE))
 #: Kinds between which a cast keeps every value, if Arrow makes it at all.
 _NUMBERS = frozenset({Kind.INT, Kind.DECIMAL})
 
@@ -32,7 +37,7 @@ class Net:
     """What is to be done to a state."""
 
     keys: pa.Table  # of every row that was touched
-    live: pa.Table  # rows as they are now
+    live: Bools  # which of the changes, in the order of their files, are rows as they are now
     floor: int  # rows of the state whose sequence is below this are gone
 
 
@@ -77,27 +82,79 @@ def reshaped(rows: pa.Table, old: Shape, new: Shape, own: Sequence[pa.Field]) ->
     return values
 
 
+def keys_of(shape: Shape) -> Shape:
+    """Return the shape of the key alone."""
+    chosen = [(c, t) for c, t in zip(shape.columns, shape.types, strict=True) if c.name in shape.schema.key]
+    return replace(shape, columns=tuple(c for c, _ in chosen), types=tuple(t for _, t in chosen))
+
+
+def telling_columns(shape: Shape) -> list[str]:
+    """Return the columns of a file of changes that say which of them count."""
+    return [*shape.schema.key, *(field.name for field in _TELLING)]
+
+
 def net(manifest: Manifest, table: LakeTable, shape: Shape, root: Path) -> Net:
-    """Read the changes behind the newest state."""
-    parts = [pa.schema([*shape.fields, *CHANGE_FIELDS]).empty_table()]
+    """Find which of the changes behind the newest state count."""
+    keys = keys_of(shape)
+    parts = [pa.schema([*keys.fields, *_TELLING]).empty_table()]
     for file in table.changes:
-        rows = pq.read_table(root / file.path, partitioning=None)
-        parts.append(reshaped(rows, manifest.shape(table, file.shape), shape, CHANGE_FIELDS))
-    return net_of(pa.concat_tables(parts), shape, base_offset=table.base.offset)
+        was = manifest.shape(table, file.shape)
+        rows = pq.read_table(root / file.path, columns=telling_columns(was), partitioning=None)
+        parts.append(reshaped(rows, was, keys, _TELLING))
+    return net_of(pa.concat_tables(parts), keys.schema.key, base_offset=table.base.offset)
 
 
-def net_of(changes: pa.Table, shape: Shape, *, base_offset: int) -> Net:
+def net_of(changes: pa.Table, key: Sequence[str], *, base_offset: int) -> Net:
     """Return what changes amount to; those that the state contains already do not count."""
-    changes = changes.filter(pc.greater_equal(changes[OFFSET], base_offset))
-    marks = pc.max(changes[GONE_BEFORE]).as_py()
+    counts = pc.greater_equal(changes[OFFSET], base_offset)
+    marks = pc.max(changes[GONE_BEFORE].filter(counts)).as_py()
     floor = -1 if marks is None else int(marks)
-    rows = changes.filter(pc.is_null(changes[GONE_BEFORE]))
-    keys = list(shape.schema.key)
-    last = rows.group_by(keys).aggregate([(OFFSET, "max")])[f"{OFFSET}_max"]
-    rows = rows.filter(pc.is_in(rows[OFFSET], value_set=last.combine_chunks()))
-    is_live = pc.and_(pc.invert(rows[DELETED]), pc.greater_equal(rows[SEQUENCE], floor))
-    live = rows.filter(is_live).select(state_schema(shape).names).cast(state_schema(shape))
-    return Net(keys=rows.select(keys), live=live, floor=floor)
+    is_row = pc.and_(counts, pc.is_null(changes[GONE_BEFORE]))
+    at = np.flatnonzero(is_row.to_numpy())
+    keys = changes.select(list(key)).filter(is_row)
+    last = _last_of_each(keys)
+    live = np.zeros(changes.num_rows, dtype=np.bool_)
+    live[at[last]] = True
+    live &= pc.and_(pc.invert(changes[DELETED]), pc.greater_equal(changes[SEQUENCE], floor)).to_numpy()
+    return Net(keys=keys.take(last), live=live, floor=floor)
+
+
+def _last_of_each(keys: pa.Table) -> Ints:
+    """Return where each key is for the last time. Sorting takes a third of the memory that grouping does."""
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])  # stable
+    ends = np.ones(keys.num_rows, dtype=np.bool_)
+    if keys.num_rows > 1:
+        differs = [_differs_from_next(column.take(order)) for column in keys.columns]
+        ends[:-1] = np.logical_or.reduce(differs)
+    found: Ints = order.to_numpy()[ends].astype(np.int64)
+    return found
+
+
+def _differs_from_next(values: pa.ChunkedArray) -> Bools:
+    one = values.combine_chunks()
+    differs = pc.not_equal(one[1:], one[:-1])
+    if pa.types.is_floating(one.type):  # NaN is one key, whatever IEEE 754 says
+        differs = pc.and_not(differs, pc.and_(pc.is_nan(one[1:]), pc.is_nan(one[:-1])))
+    found: Bools = differs.to_numpy(zero_copy_only=False)
+    return found
+
+
+def live_rows(changes: Iterable[pa.Table], found: Net, shape: Shape) -> Iterator[pa.Table]:
+    """Yield the rows that changes, all of them in the order of their files, have left: as a state has them."""
+    schema, at = state_schema(shape), 0
+    for part in changes:
+        chosen = found.live[at : at + part.num_rows]
+        at += part.num_rows
+        if chosen.any():
+            yield part.filter(pa.array(chosen)).select(schema.names).cast(schema)
+
+
+def change_rows(manifest: Manifest, table: LakeTable, shape: Shape, root: Path) -> Iterator[pa.Table]:
+    """Yield the changes behind the newest state, piece by piece."""
+    for file in table.changes:
+        was = manifest.shape(table, file.shape)
+        for rows in pieces_of(root / file.path):
+            yield reshaped(rows, was, shape, CHANGE_FIELDS)
 
 
 def untouched(rows: pa.Table, found: Net) -> pa.Table:
@@ -115,6 +172,21 @@ def untouched(rows: pa.Table, found: Net) -> pa.Table:
 def state_rows(manifest: Manifest, table: LakeTable, shape: Shape, path: Path) -> Iterator[pa.Table]:
     """Yield the rows of a file of the newest state, piece by piece, in another shape if need be."""
     base = manifest.shape(table, table.base.shape)
+    for rows in pieces_of(path):
+        yield reshaped(rows, base, shape, STATE_FIELDS)
+
+
+def pieces_of(path: Path) -> Iterator[pa.Table]:
+    """Yield the rows of a file, as many row groups at once as go into a piece."""
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=PIECE_ROWS):
-            yield reshaped(pa.Table.from_batches([batch]), base, shape, STATE_FIELDS)
+        groups: list[int] = []
+        rows = nbytes = 0
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            if groups and (rows + group.num_rows > PIECE_ROWS or nbytes + group.total_byte_size > PIECE_BYTES):
+                yield file.read_row_groups(groups)
+                groups, rows, nbytes = [], 0, 0
+            groups.append(number)
+            rows, nbytes = rows + group.num_rows, nbytes + group.total_byte_size
+        if groups:
+            yield file.read_row_groups(groups)

@@ -20,7 +20,16 @@ from venus.adapters.targets.parquet.files import FILE_ROWS, Writer, state_schema
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.layout import publish, sync
 from venus.adapters.targets.parquet.manifest import Base, LakeTable, Manifest
-from venus.adapters.targets.parquet.net import Net, evolves, net, state_rows, untouched
+from venus.adapters.targets.parquet.net import (
+    Net,
+    change_rows,
+    evolves,
+    live_rows,
+    net,
+    state_rows,
+    telling_columns,
+    untouched,
+)
 from venus.adapters.targets.parquet.states import SPLITS_PER_WORKER, StateLoad
 from venus.codec.arrowrows import Shape
 from venus.errors import Unavailable
@@ -32,9 +41,10 @@ logger = logging.getLogger(__name__)
 
 #: Files with fewer rows than this are put together with others.
 SMALL_ROWS = FILE_ROWS // 4
-#: The changes behind a state are put together in memory: where they are more, rows or bytes, the state is read again.
+#: The keys of the changes behind a state are put together in memory: where they are more, or take more bytes, the state
+#: is read again.
 NET_ROWS_MAX = 4_000_000
-NET_BYTES_MAX = 1 << 30
+NET_BYTES_MAX = 256 << 20
 #: The broker shares a snapshot for half a minute.
 FRESH_WAIT_S = 60.0
 
@@ -46,7 +56,7 @@ def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
     if any(not evolves(manifest.shape(table, used), shape) for used in _shapes(table)):
         read_again(target, manifest, table.table_id, f"{table.name} has changed beyond what a state can follow")
         return
-    if table.waiting > NET_ROWS_MAX or _bytes_of(target, table) > NET_BYTES_MAX:
+    if table.waiting > NET_ROWS_MAX or _bytes_of(target, manifest, table) > NET_BYTES_MAX:
         read_again(target, manifest, table.table_id, f"{table.name} has more changes than fit into memory")
         return
     folder = f"{manifest.offset:020d}"
@@ -54,8 +64,9 @@ def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
         folder += "-again"  # other columns at the same offset
     into = target.layout.version(table.folder, folder)
     into.mkdir(parents=True, exist_ok=True)
+    root = target.layout.root
     rows = _State(manifest, table, shape, target.layout.version(table.folder, table.base.folder), into).write(
-        net(manifest, table, shape, target.layout.root)
+        net(manifest, table, shape, root), change_rows(manifest, table, shape, root)
     )
     table.previous = table.base.folder
     table.base = Base(folder=folder, offset=manifest.offset, rows=rows, shape=number)
@@ -63,10 +74,16 @@ def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
     target.commit(manifest, [])
 
 
-def _bytes_of(target: LakeTarget, table: LakeTable) -> int:
-    """Return what the changes behind a state take in memory, about."""
-    groups = (pq.read_metadata(target.layout.root / file.path) for file in table.changes)
-    return sum(found.row_group(n).total_byte_size for found in groups for n in range(found.num_row_groups))
+def _bytes_of(target: LakeTarget, manifest: Manifest, table: LakeTable) -> int:
+    """Return what the keys of the changes behind a state take in memory, about."""
+    nbytes = 0
+    for file in table.changes:
+        telling = set(telling_columns(manifest.shape(table, file.shape)))
+        metadata = pq.read_metadata(target.layout.root / file.path)
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            columns = map(group.column, range(group.num_columns))
+            nbytes += sum(c.total_uncompressed_size for c in columns if c.path_in_schema in telling)
+    return nbytes
 
 
 def _shapes(table: LakeTable) -> set[int]:
@@ -85,13 +102,13 @@ class _State:
         self._writer: Writer | None = None
         self._rows = 0
 
-    def write(self, found: Net) -> int:
+    def write(self, found: Net, changes: Iterable[pa.Table]) -> int:
         """Write everything; return the rows."""
         if self._table.base.folder:
             for path in sorted(self._before.glob("*.parquet")):
                 if not self._linked(path, found):
                     self._add(untouched(rows, found) for rows in self._rows_of(path))
-        self._add([found.live])
+        self._add(live_rows(changes, found, self._shape))
         if self._writer is None and not any(self._into.glob("*.parquet")):
             self._writer = self._next()  # a table without rows is a file without rows
         self._close()
@@ -182,7 +199,8 @@ def newest(target: LakeTarget, manifest: Manifest, table: LakeTable) -> pa.Table
     """Return a table's rows as of the lake's offset: its state and the changes behind it."""
     shape = manifest.shape(table, table.shape_number(table.schema_version))
     found = net(manifest, table, shape, target.layout.root)
-    parts = [state_schema(shape).empty_table(), found.live]
+    changes = change_rows(manifest, table, shape, target.layout.root)
+    parts = [state_schema(shape).empty_table(), *live_rows(changes, found, shape)]
     if table.base.folder:
         folder = target.layout.version(table.folder, table.base.folder)
         for path in sorted(folder.glob("*.parquet")):

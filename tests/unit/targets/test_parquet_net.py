@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.feed import INT, TEXT, column, table
+from venus.adapters.targets.parquet import net
 from venus.adapters.targets.parquet.files import state_schema
 from venus.adapters.targets.parquet.follow import REFRESH_PART, WAITING_MAX, Refreshes
 from venus.adapters.targets.parquet.layout import folder_name, root_of
-from venus.adapters.targets.parquet.net import evolves, net_of, untouched
-from venus.codec.arrowchanges import CHANGE_FIELDS
+from venus.adapters.targets.parquet.net import Net, evolves, live_rows, net_of, untouched
+from venus.codec.arrowchanges import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE
 from venus.codec.arrowrows import Shape
 from venus.model import Kind, LogicalType
 
@@ -30,6 +36,14 @@ def changes(*rows: tuple[int, int | None, str | None, bool, int | None]) -> pa.T
     return pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
 
 
+def found_of(base_offset: int, *rows: tuple[int, int | None, str | None, bool, int | None]) -> tuple[Net, pa.Table]:
+    """Return what changes amount to, and the rows that they leave; they lie in two files."""
+    all_ = changes(*rows)
+    found = net_of(all_.select([*SCHEMA.key, *(f.name for f in CHANGE_FIELDS)]), SCHEMA.key, base_offset=base_offset)
+    parts = [all_.slice(0, 1), all_.slice(1)]
+    return found, pa.concat_tables([state_schema(SHAPE).empty_table(), *live_rows(parts, found, SHAPE)])
+
+
 def state(*rows: tuple[int, str, int]) -> pa.Table:
     schema = state_schema(SHAPE)
     columns = zip(*rows, strict=True)
@@ -37,27 +51,24 @@ def state(*rows: tuple[int, str, int]) -> pa.Table:
 
 
 def test_the_last_change_of_a_key_counts_and_other_rows_are_left_alone() -> None:
-    found = net_of(changes((0, 1, "a", False, None), (1, 2, "b", False, None), (2, 1, None, True, None)), SHAPE,
-                   base_offset=0)  # fmt: skip
+    found, live = found_of(0, (0, 1, "a", False, None), (1, 2, "b", False, None), (2, 1, None, True, None))
 
-    assert found.live.to_pylist() == [{"id": 2, "v": "b", "_sequence": 11}]
+    assert live.to_pylist() == [{"id": 2, "v": "b", "_sequence": 11}]
     kept = untouched(state((1, "old", 1), (2, "old", 2), (3, "old", 3)), found)
     assert kept["id"].to_pylist() == [3]
 
 
 def test_what_the_state_contains_does_not_count() -> None:
-    found = net_of(changes((4, 1, "older than the state", False, None), (5, 2, "b", False, None)), SHAPE, base_offset=5)
+    found, live = found_of(5, (4, 1, "older than the state", False, None), (5, 2, "b", False, None))
 
-    assert found.live["id"].to_pylist() == [2]
+    assert live["id"].to_pylist() == [2]
     assert untouched(state((1, "newer", 30)), found).num_rows == 1
 
 
 def test_a_marker_removes_what_is_older_wherever_it_lies() -> None:
-    found = net_of(
-        changes((0, 1, "a", False, None), (1, None, None, True, 11), (2, 3, "c", False, None)), SHAPE, base_offset=0
-    )
+    found, live = found_of(0, (0, 1, "a", False, None), (1, None, None, True, 11), (2, 3, "c", False, None))
 
-    assert found.live["id"].to_pylist() == [3]
+    assert live["id"].to_pylist() == [3]
     assert untouched(state((7, "old", 10), (8, "met by the sweep", 11)), found)["id"].to_pylist() == [8]
 
 
@@ -97,3 +108,36 @@ def test_names_that_a_path_would_take_amiss() -> None:
     for wrong in ("parquet://host/x", "parquet:///", "parquet:"):
         with pytest.raises(Exception, match="not the URL of a folder for Parquet files"):
             root_of(wrong)
+
+
+def test_a_key_of_several_columns_changed_many_times() -> None:
+    rng = random.Random(3)
+    numbers = [0.0, -1.5, math.nan, 7.25]
+    rows = [(rng.choice("abc"), rng.choice(numbers), rng.random() < 0.3) for _ in range(400)]
+    table = pa.table(
+        {
+            "word": [word for word, _, _ in rows],
+            "number": [number for _, number, _ in rows],
+            OFFSET: range(len(rows)),
+            SEQUENCE: range(len(rows)),
+            DELETED: [deleted for _, _, deleted in rows],
+            GONE_BEFORE: pa.nulls(len(rows), pa.int64()),
+        }
+    )
+
+    found = net_of(table, ("word", "number"), base_offset=0)
+
+    last = {(word, str(number)): (n, deleted) for n, (word, number, deleted) in enumerate(rows)}
+    assert np.flatnonzero(found.live).tolist() == sorted(n for n, deleted in last.values() if not deleted)
+    assert sorted((row["word"], str(row["number"])) for row in found.keys.to_pylist()) == sorted(last)
+
+
+def test_of_a_file_so_much_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "some.parquet"
+    pq.write_table(pa.table({"n": range(100), "t": ["x" * 1000] * 100}), path, row_group_size=10, use_dictionary=False)
+    for rows, nbytes, most in ((30, 1 << 20, 30), (1000, 25_000, 20), (5, 1 << 20, 10)):
+        monkeypatch.setattr(net, "PIECE_ROWS", rows)
+        monkeypatch.setattr(net, "PIECE_BYTES", nbytes)
+        pieces = list(net.pieces_of(path))
+        assert max(piece.num_rows for piece in pieces) == most
+        assert pa.concat_tables(pieces)["n"].to_pylist() == list(range(100))
