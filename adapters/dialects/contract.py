@@ -290,6 +290,14 @@ class Source(Protocol):
         """Make the next cuts re-read the whole table (with a sweep if it was filled before)."""
         ...
 
+    def start_over(self, table_id: int, version: int) -> None:
+        """Have the whole table read again, with a sweep whatever is known here, in this version or the one it has.
+
+        For a source that is behind its broker: that has rows of the table of which nothing here tells, perhaps in
+        versions that were made in the history that is lost. The higher version is the one that counts.
+        """
+        ...
+
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         """Leave a table out of the cuts to come, log rows and fill as they are, because a row cannot be carried.
 

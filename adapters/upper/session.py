@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState
 from venus.adapters.upper import missing
-from venus.adapters.upper.fills import Fills
+from venus.adapters.upper.fills import ACTIVE, Fills
 from venus.adapters.upper.ingest import Ingest
 from venus.adapters.upper.reviews import judge
 from venus.adapters.upper.schemas import Schemas
@@ -47,16 +47,29 @@ class Session:
     sign: str = ""
     #: The tables that cuts wait for, and for whose lock, as the broker was told.
     locked: dict[str, str] = field(default_factory=dict)
+    #: The tables that the broker had changes of when the session was opened, with their newest versions.
+    changed: Mapping[int, int] = field(default_factory=dict)
 
     def read_registry(self) -> None:
         """Take the registered tables: new ones join, their fills and their schemas with them. The broker is told."""
         # asked first: what changes in between is read once more, and never missed
         self.sign = self.source.registry_sign()
-        tables = self.source.registered()
+        tables = self._registered()
         self.schemas.offer(t.schema for t in tables)
         self.fills.read(tables)
         self.locked = self.source.locked()
         self.producer.report(standing_of([*tables, *self.source.released()], self.locked))
+
+    def _registered(self) -> list[RegisteredTable]:
+        """Return the registered tables; one that is new here, and of which the broker has changes, will be swept.
+
+        Most likely it was captured after the backup from which the source was restored, and is captured once more.
+        """
+        tables = self.source.registered()
+        foreign = [t.schema for t in tables if _is_untouched(t) and t.schema.table_id in self.changed]
+        for schema in foreign:
+            self.source.start_over(schema.table_id, self.changed[schema.table_id] + 1)
+        return self.source.registered() if foreign else tables
 
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
@@ -100,6 +113,12 @@ class Session:
         self.next_batch = BatchNo(last.batch_no + 1)
         self.next_sequence = Sequence(last.last_sequence + 1)
         self.confirmed = last.batch_no
+
+
+def _is_untouched(table: RegisteredTable) -> bool:
+    """Whether a table is to be read, nothing of it was read yet, and nobody has asked for a sweep."""
+    fill = table.fill
+    return table.state == ACTIVE and not (fill.done or fill.sweep_from or fill.cursor or fill.rows_done)
 
 
 def standing_of(tables: Iterable[RegisteredTable], locked: Mapping[str, str]) -> AdapterCondition:
@@ -171,22 +190,24 @@ def _positioned(source: Source, producer: Ingest, state: SourceState, ack: InitA
             f"the source has committed batch {state.last_batch}, the broker has nothing after batch {committed}",
             hint="the broker lost its data: restore it, or uninstall and install the triggers and migrate again",
         )
+    versions = {table.table_id: table.version for table in ack.tables}
     if state.last_batch < committed:
-        _read_everything_again(source, state.last_batch, committed)
+        _read_everything_again(source, state.last_batch, committed, versions)
     return Session(
         source=source,
         producer=producer,
         epoch=Epoch(ack.epoch),
         next_batch=BatchNo(committed + 1),
         next_sequence=Sequence(max(state.next_sequence, ack.last_sequence + 1)),
+        changed={table.table_id: table.version for table in ack.tables if table.last_sequence},
     )
 
 
-def _read_everything_again(source: Source, last_batch: int, committed: int) -> None:
+def _read_everything_again(source: Source, last_batch: int, committed: int, versions: Mapping[int, int]) -> None:
     """Mend a source that is behind the broker: restored from a backup, or a half that an operator committed.
 
     What the broker has beyond the source's own memory may not be the source's present content, so every table is
-    read again, with a sweep.
+    read again, with a sweep, and in a version that the history which is lost did not have.
     """
     logger.warning(
         "capture: the broker has committed batch %s, the source remembers only %s: every table is read again",
@@ -194,4 +215,5 @@ def _read_everything_again(source: Source, last_batch: int, committed: int) -> N
         last_batch,
     )
     for table in source.registered():
-        source.restart_fill(table.schema.table_id)
+        table_id, version = table.schema.table_id, table.schema.version
+        source.start_over(table_id, max(version, versions.get(table_id, 0) + 1))

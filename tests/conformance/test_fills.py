@@ -118,6 +118,25 @@ def test_a_table_of_which_only_changes_were_captured_is_swept(app: Application, 
     assert names(filled) == {**{i: f"v{i}" for i in range(100)}, 500: "noted"}
 
 
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_a_table_that_starts_over_is_swept_in_the_version_that_is_wanted(
+    is_filled: bool, app: Application, filled: Follower
+) -> None:
+    """Also where nothing was ever shipped of it: the source was restored, and the broker has rows of it."""
+    table_id = filled.table_id("item")
+    if is_filled:
+        filled.drain()
+    filled.tables[table_id]["777",] = (0, {"id": "777", "name": "ghost", "price": None})
+    filled.source.start_over(table_id, 7)
+    filled.read_registry()
+    do(app, "INSERT INTO item VALUES (500, 'now', NULL)")
+    cuts = filled.drain(fill_rows=40)
+    assert names(filled) == {**{i: f"v{i}" for i in range(100)}, 500: "now"}
+    assert {s.schema_version for c in cuts for s in c.sections if s.table_id == table_id} == {7}
+    filled.source.start_over(table_id, 5)
+    assert {t.schema.name: t.schema.version for t in filled.source.registered()}["item"] == 7
+
+
 def test_an_empty_table_is_done_at_once(item: Follower) -> None:
     (fill,) = [t.fill for t in item.source.registered() if t.schema.name == "item"]
     assert fill.done

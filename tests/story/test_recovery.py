@@ -1,4 +1,4 @@
-"""What docs/OPERATING.md says to do when the broker's data are lost: the steps work, and nothing else was lost."""
+"""What docs/OPERATING.md says to do when the broker's data are lost or old: the steps work, nothing else was lost."""
 
 from __future__ import annotations
 
@@ -64,4 +64,39 @@ def test_a_broker_that_lost_its_data_is_refused_and_filled_again(pipeline: Pipel
     write(pipeline, "UPDATE t SET v = 'goes on' WHERE id = 3")
     pipeline.caught_up("main")
     assert at_target(pipeline) == [(1, "newer"), (3, "goes on")]
+    assert pipeline.stop("sync") == 0
+
+
+def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipeline: Pipeline) -> None:
+    """Its full data has rows that are gone since, and its queue will give offsets once more that the target has."""
+    write(pipeline, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.venus("install-triggers")
+    pipeline.start_broker()
+    pipeline.venus("migrate", "--target", "main")
+    assert pipeline.stop("broker") == 0
+    shutil.copytree(pipeline.folder / "data", pipeline.folder / "backup")
+    pipeline.start_broker()
+    pipeline.start("sync", "sync")
+    write(pipeline, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, 'meanwhile')")
+    pipeline.caught_up("main")
+    assert pipeline.stop("sync") == 0
+    assert pipeline.stop("broker") == 0
+
+    shutil.rmtree(pipeline.folder / "data")
+    shutil.copytree(pipeline.folder / "backup", pipeline.folder / "data")
+    pipeline.start_broker()
+    refused = pipeline.venus("sync", "--capture-only", code=1)
+    assert "the source has committed batch" in refused.err
+    refused = pipeline.venus("sync", "--apply-only", "--target", "main", code=1)
+    assert "has applied what this broker never had" in refused.err
+    assert at_target(pipeline) == [(1, "old"), (3, "meanwhile")], "the target keeps what it has"
+
+    pipeline.venus("uninstall-triggers")
+    pipeline.venus("install-triggers")
+    pipeline.venus("migrate", "--target", "main")
+    assert at_target(pipeline) == [(1, "old"), (3, "meanwhile")]
+    pipeline.start("sync", "sync")
+    write(pipeline, "UPDATE t SET v = 'goes on' WHERE id = 3")
+    pipeline.caught_up("main")
+    assert at_target(pipeline) == [(1, "old"), (3, "goes on")]
     assert pipeline.stop("sync") == 0

@@ -12,7 +12,7 @@ from venus.codec.batch import Batch, decode, digest
 from venus.conditions import AdapterCondition
 from venus.errors import Diverged, Fenced, ProtocolError, Unavailable
 from venus.model import Verdict
-from venus.wire.broker_pb2 import COMMIT, ROLLBACK, Decided, Half, HalfRef, InitAck
+from venus.wire.broker_pb2 import COMMIT, ROLLBACK, Decided, Half, HalfRef, InitAck, KnownTable
 
 
 class ScriptedBroker:
@@ -65,6 +65,14 @@ class ScriptedBroker:
             assert batch_no > self.last_batch, "a committed batch cannot be rolled back"
             self.halves = [h for h in self.halves if h.batch_no < batch_no]
 
+    def tables(self) -> list[KnownTable]:
+        """Return every table that was described, with its newest version, and whether it ever had a change."""
+        found: dict[int, int] = {}
+        for schema in (schema for batch in self.batches for schema in batch.schemas):
+            found[schema.table_id] = max(schema.version, found.get(schema.table_id, 0))
+        changed = {section.table_id for batch in self.batches for section in batch.sections if section.count}
+        return [KnownTable(table_id=t, version=v, last_sequence=int(t in changed)) for t, v in found.items()]
+
     def refs(self) -> list[HalfRef]:
         """Return the undecided halves."""
         return [HalfRef(batch_no=h.batch_no, digest=h.digest) for h in self.halves]
@@ -101,6 +109,7 @@ class ScriptedProducer:
             last_batch=self.broker.last_batch,
             last_sequence=batch.first_sequence + batch.count - 1 if batch is not None else 0,
             undecided=self.broker.refs(),
+            tables=self.broker.tables(),
         )
 
     def send_half(self, half: Half, *, timeout_s: float) -> None:

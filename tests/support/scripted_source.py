@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase
+from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase, schema_of
 from venus.adapters.dialects.contract import (
     Capabilities,
     Cut,
@@ -281,6 +281,14 @@ class ScriptedSource:
             rows_estimate=len(table.rows),
             done=False,
         )
+
+    def start_over(self, table_id: int, version: int) -> None:
+        self.pass_step("start_over")
+        table = self.database.tables[table_id]
+        self.restart_fill(table_id)
+        table.fill = replace(table.fill, sweep_from=Position(max(table.fill.sweep_from, 1)))
+        if table.schema.version < version:
+            table.schema = schema_of(table_id, table.schema.name, version=version)
 
     def state(self) -> SourceState:
         self.pass_step("state")

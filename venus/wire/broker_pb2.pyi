@@ -481,6 +481,7 @@ class InitAck(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     UNDECIDED_FIELD_NUMBER: _builtins.int
     IN_DOUBT_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """the producer's new epoch: raise it at the source before anything else"""
     last_batch: _builtins.int
@@ -491,6 +492,10 @@ class InitAck(_message.Message):
     """an unclean election chose this broker: say what the source has committed, then go on behind it"""
     @_builtins.property
     def undecided(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfRef]: ...
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownTable]:
+        """every table that was ever described"""
+
     def __init__(
         self,
         *,
@@ -500,14 +505,42 @@ class InitAck(_message.Message):
         next_offset: _builtins.int = ...,
         undecided: _abc.Iterable[Global___HalfRef] | None = ...,
         in_doubt: _builtins.bool = ...,
+        tables: _abc.Iterable[Global___KnownTable] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "in_doubt", b"in_doubt", "last_batch", b"last_batch", "last_sequence", b"last_sequence", "next_offset", b"next_offset", "undecided", b"undecided"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "in_doubt", b"in_doubt", "last_batch", b"last_batch", "last_sequence", b"last_sequence", "next_offset", b"next_offset", "tables", b"tables", "undecided", b"undecided"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InitAck: _TypeAlias = InitAck  # noqa: Y015
+
+@_typing.final
+class KnownTable(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    table_id: _builtins.int
+    version: _builtins.int
+    """the newest one"""
+    last_sequence: _builtins.int
+    """of its newest change, 0 if there never was one"""
+    def __init__(
+        self,
+        *,
+        table_id: _builtins.int = ...,
+        version: _builtins.int = ...,
+        last_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_sequence", b"last_sequence", "table_id", b"table_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownTable: _TypeAlias = KnownTable  # noqa: Y015
 
 @_typing.final
 class Decided(_message.Message):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
 from venus.adapters.dialects.halting import reason_of
@@ -136,6 +136,14 @@ def restart_fill(connection: Connection, table_id: int) -> None:
     """Make the next cuts read the whole table again."""
     if connection.run(statement("registry", "restart_fill", table_id=str(table_id))) != 1:
         raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+
+
+def start_over(connection: Connection, table_id: int, version: int) -> None:
+    """Have a fill that begins end in a sweep, and make this the version of its table unless it has a higher one."""
+    connection.run(statement("registry", "sweep", table_id=str(table_id)))
+    for known in tables(connection):
+        if known.table_id == table_id and known.schema.version < version:
+            connection.run(new_version_sql(replace(known.schema, version=version), known.number_max))
 
 
 def _state(row: Seq[str]) -> SourceState:

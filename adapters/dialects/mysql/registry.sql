@@ -39,6 +39,10 @@ UPDATE venus_captured_table
        fill_cursor = NULL, fill_done = 0, fill_rows = 0
  WHERE table_id = {table_id}
 
+-- sweep --
+-- Although nothing that is known here was shipped of it.
+UPDATE venus_captured_table SET sweep_from = greatest(sweep_from, 1) WHERE table_id = {table_id}
+
 -- take_up --
 -- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
 UPDATE venus_captured_table

@@ -24,7 +24,7 @@ from venus.adapters.dialects.contract import (
     SourceState,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, is_unreadable, state_before
-from venus.adapters.dialects.mysql import dictionary, install, privileges, refresh, registry, structure, waits
+from venus.adapters.dialects.mysql import dictionary, install, privileges, refresh, registry, seen, structure, waits
 from venus.adapters.dialects.mysql.captured import Loaded, Marks, load
 from venus.adapters.dialects.mysql.check import check
 from venus.adapters.dialects.mysql.connection import Connection, NotPermitted, address_of
@@ -165,6 +165,13 @@ class MysqlSource:
             if c.table_id == table_id and c.state == registry.RESYNC and refresh.is_whole(self._writer, loaded, c):
                 registry.set_state(self._writer, table_id, registry.ACTIVE, "")
         self._loaded = None
+
+    def start_over(self, table_id: int, version: int) -> None:
+        # what InnoDB knew it by says nothing after a restore; a TRUNCATE before the first look is before the fill too
+        self._writer.run(registry.forget_marks_sql([table_id, seen.slot(table_id)]))
+        self.restart_fill(table_id)
+        with self._writer.transaction():
+            registry.start_over(self._writer, table_id, version)
 
     def state(self) -> SourceState:
         registry.require_installed(self._writer)

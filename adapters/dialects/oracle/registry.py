@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
@@ -108,6 +108,15 @@ def version_binds(schema: TableSchema, number_max: int = 0) -> dict[str, Any]:
         "fingerprint": fingerprint(schema),
         "number_max": max([number_max, *(c.number for c in schema.columns)]),
     }
+
+
+def start_over(session: Session, table_id: int, version: int) -> None:
+    """Have a fill that begins end in a sweep, and make this the version of its table unless it has a higher one."""
+    session.run(statement("registry", "sweep"), {"table_id": table_id})
+    captured = read_tables(session)[table_id]
+    if captured.schema.version < version:
+        schema = replace(captured.schema, version=version)
+        session.run(statement("registry", "new_version"), version_binds(schema, captured.number_max))
 
 
 def set_state(session: Session, table_id: int, state: str, reason: str) -> int:

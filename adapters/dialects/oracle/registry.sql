@@ -53,6 +53,10 @@ UPDATE VENUS_CAPTURED_TABLE
        FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0
  WHERE TABLE_ID = :table_id
 
+-- sweep --
+-- Although nothing that is known here was shipped of it.
+UPDATE VENUS_CAPTURED_TABLE SET SWEEP_FROM = GREATEST(SWEEP_FROM, 1) WHERE TABLE_ID = :table_id
+
 -- forget_segments --
 -- Whatever was done to a table that nobody captured is no reason to read it again.
 DELETE FROM VENUS_SEGMENT WHERE TABLE_ID = {table_id}

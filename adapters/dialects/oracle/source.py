@@ -85,7 +85,6 @@ class OracleSource:
         self._polls = Polls()
 
     def close(self) -> None:
-        """Let go of the sessions."""
         self._reader.close()
         self._writer.close()
 
@@ -231,27 +230,22 @@ class OracleSource:
         return found
 
     def registered(self) -> list[RegisteredTable]:
-        """Return the captured tables."""
         return [c.table for c in self._captured().values()]
 
     def released(self) -> list[RegisteredTable]:
-        """Return the tables that were taken out of capture."""
         return [c.table for c in self._captured(released=True).values()]
 
     def registry_sign(self) -> str:
-        """Return what changes with the registry."""
         found = repr(self._writer.rows(statement("registry", "sign")))
         self._writer.rollback()
         return found
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
-        """Store what an operator or the adapter says of a table."""
         with self._writer.transaction():
             if not registry.set_state(self._writer, table_id, state, reason):
                 raise _unknown(table_id)
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
-        """Leave a table out until it has been written to."""
         with self._writer.transaction():
             registry.lock_epoch(self._writer, epoch)
             captured = registry.read_tables(self._writer).get(table_id)
@@ -270,8 +264,15 @@ class OracleSource:
             if how.captured.table.state == registry.RESYNC and not how.reason and not how.lack:
                 registry.set_state(self._writer, table_id, registry.ACTIVE, "")
 
+    def start_over(self, table_id: int, version: int) -> None:
+        if registry.read_tables(self._writer)[table_id].is_unfinished:
+            return  # nothing of it was ever shipped
+        self.restart_fill(table_id)
+        with self._writer.transaction():
+            registry.start_over(self._writer, table_id, version)
+        self._mark, self._fingerprints = None, {}  # what it reads by has the version of before
+
     def state(self) -> SourceState:
-        """Return the checkpoint row."""
         if not self._is_installed():
             raise SourceError(f"source {self._place}: {NOT_INSTALLED}", hint="run `venus install-triggers`")
         found = registry.state_of(self._writer.row(statement("registry", "state")))
@@ -294,7 +295,6 @@ class OracleSource:
             return registry.read_batches(self._writer, numbers)
 
     def beat(self) -> None:
-        """Change the heartbeat row."""
         with self._writer.transaction():
             now = {"beat_at": self._clock(self._writer)}
             if not self._writer.run(statement("registry", "beat"), now):

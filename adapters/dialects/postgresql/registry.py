@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, OwnLack, RegisteredTable, SourceState
 from venus.adapters.dialects.halting import reason_of
@@ -191,6 +191,14 @@ def own_lacking(connection: Connection) -> list[OwnLack]:
 def restart_fill(connection: Connection, table_id: int) -> None:
     """Make the next cuts read the whole table again."""
     connection.run(statement("registry", "restart_fill"), {"table_id": table_id})
+
+
+def start_over(connection: Connection, table_id: int, version: int) -> None:
+    """Have a fill that begins end in a sweep, and make this the version of its table unless it has a higher one."""
+    connection.run(statement("registry", "sweep"), {"table_id": table_id})
+    for known, _ in registered(connection):
+        if known.schema.table_id == table_id and known.schema.version < version:
+            connection.run(new_version_sql(replace(known.schema, version=version)))
 
 
 def state(connection: Connection) -> SourceState:

@@ -63,6 +63,10 @@ UPDATE venus.captured_table
                                   WHERE oid = to_regclass(quote_ident(namespace) || '.' || quote_ident(name))), 0)
  WHERE table_id = %(table_id)s
 
+-- sweep --
+-- Although nothing that is known here was shipped of it.
+UPDATE venus.captured_table SET sweep_from = greatest(sweep_from, 1) WHERE table_id = %(table_id)s
+
 -- state --
 SELECT epoch, next_sequence, last_batch FROM venus.checkpoint WHERE id = 1
 

@@ -204,6 +204,11 @@ class PostgresSource:
                 registry.set_state(self._connection, table_id, "ACTIVE", "")
         self._loaded = False
 
+    def start_over(self, table_id: int, version: int) -> None:
+        self.restart_fill(table_id)
+        with self._connection.transaction():
+            registry.start_over(self._connection, table_id, version)
+
     def _is_whole(self, table_id: int) -> bool:
         captured, _ = registry.load(self._connection, self._schemas)
         return any(c.schema.table_id == table_id and refresh.is_whole(self._connection, c) for c in captured)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
 from venus.adapters.dialects.sqlite.connection import literal
@@ -118,6 +118,13 @@ def log_is_new(table_id: int) -> str:
 def restart_fill(connection: sqlite3.Connection, table_id: int) -> None:
     """Have the whole table read again."""
     connection.execute(statement("registry", "restart_fill"), (table_id,))
+
+
+def start_over(connection: sqlite3.Connection, captured: Captured, version: int) -> None:
+    """Have a fill that begins end in a sweep, and make this the version of its table unless it has a higher one."""
+    connection.execute(statement("registry", "sweep"), (captured.schema.table_id,))
+    if captured.schema.version < version:
+        connection.execute(new_version(replace(captured.schema, version=version), captured.number_max))
 
 
 def advance_fill(connection: sqlite3.Connection, before: FillState, after: FillState) -> None:

@@ -45,6 +45,10 @@ SET fill_cursor = NULL, fill_rows = 0, fill_done = 0,
     sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus_checkpoint)
 WHERE table_id = ?;
 
+-- sweep --
+-- Although nothing that is known here was shipped of it.
+UPDATE venus_captured_table SET sweep_from = max(sweep_from, 1) WHERE table_id = ?;
+
 -- take_up --
 -- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
 UPDATE venus_captured_table

@@ -221,6 +221,12 @@ class SqliteSource:
             if captured.table.state == registry.RESYNC and not self._compare(captured).reason:
                 self._writer.execute(registry.set_state(table_id, registry.ACTIVE, ""))
 
+    def start_over(self, table_id: int, version: int) -> None:
+        self.restart_fill(table_id)
+        with write_transaction(self._writer, self._file):
+            registry.start_over(self._writer, registry.read_tables(self._writer)[table_id], version)
+        self._looked, self._schema_version = False, None  # what it reads by has the version of before
+
     def state(self) -> SourceState:
         """Return the checkpoint row."""
         with read_transaction(self._writer, self._file):

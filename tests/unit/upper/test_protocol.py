@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
-from tests.support.scripted_database import ScriptedDatabase
+from tests.support.scripted_database import ScriptedDatabase, schema_of
 from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import SETTINGS, Run, run
 from venus.adapters.upper.cutting import Cutter
@@ -188,6 +188,45 @@ def test_a_source_that_is_behind_the_broker_is_read_again_with_a_sweep() -> None
     database.strict = False
     run(database, broker)
     assert broker.fold()[T] == {b"a": b"1"}
+
+
+def test_a_source_that_is_behind_the_broker_goes_on_in_versions_that_the_lost_history_did_not_have() -> None:
+    database, broker = _captured()
+    state, batches = database.state, dict(database.batches)
+    database.alter(T)
+    run(database, broker)
+    assert broker.tables()[-1].version == 2
+    database.tables[T].schema, database.state, database.batches = schema_of(T, "customer"), state, batches
+    database.strict = False
+    run(database, broker)
+    assert database.tables[T].schema.version == 3
+    assert {t.table_id: t.version for t in broker.tables()}[T] == 3
+
+
+def test_a_table_of_the_lost_history_that_is_captured_again_is_swept() -> None:
+    database, broker = _captured()
+    state, batches = database.state, dict(database.batches)
+    later = database.add_table("later", filled=False)
+    database.put(later, "gone", "1", logged=False)
+    run(database, broker)
+    assert broker.fold()[later] == {b"gone": b"1"}
+    del database.tables[later]
+    database.state, database.batches, database.strict = state, batches, False
+    run(database, broker)
+    database.add_table("later", filled=False)
+    database.put(later, "now", "2", logged=False)
+    run(database, broker)
+    assert broker.fold()[later] == {b"now": b"2"}
+
+
+def test_a_table_that_was_never_there_is_filled_without_a_sweep() -> None:
+    database, broker = _captured()
+    later = database.add_table("later", filled=False)
+    database.put(later, "a", "1", logged=False)
+    run(database, broker)
+    assert database.tables[later].fill.done
+    assert not database.tables[later].fill.sweep_from
+    assert database.tables[later].schema.version == 1
 
 
 # -- reviews -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from venus.broker.machine.envelope import Envelope, Version
 from venus.broker.machine.steps import Step
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
-from venus.wire import change_pb2
+from venus.wire import broker_pb2, change_pb2
 
 
 def missing(business: Business, content: Envelope) -> set[Version]:
@@ -24,6 +24,18 @@ def missing(business: Business, content: Envelope) -> set[Version]:
     if unknown and business.described.state is not business.proposed:
         business.described = Described(business.proposed, undecided(business))
     return unknown - business.described.versions if unknown else set()
+
+
+def newest(business: Business) -> list[broker_pb2.KnownTable]:
+    """Return every table that was ever described here, with its newest version: no other history may go on in it."""
+    versions: dict[int, int] = {}
+    for table_id, version in business.schemas:
+        versions[table_id] = max(version, versions.get(table_id, 0))
+    changed = {table_id: figures.last_sequence for table_id, figures in business.tables.items()}
+    return [
+        broker_pb2.KnownTable(table_id=t, version=v, last_sequence=changed.get(t, 0))
+        for t, v in sorted(versions.items())
+    ]
 
 
 def contradicted(store: Store, business: Business, content: Envelope) -> change_pb2.TableSchema | None:

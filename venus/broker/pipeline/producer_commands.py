@@ -82,6 +82,7 @@ def init(
         next_offset=state.next_offset,
         undecided=[half_ref(business, found) for found in state.halves],
         in_doubt=in_doubt,
+        tables=described.newest(business),
     )
 
 

@@ -1,0 +1,177 @@
+"""A source that is put back to a backup, while broker and targets have gone on: they become what it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+from tests.support.backups import Database, Rows, restorable
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, run_at, whole_way
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.verify.findings import Verdict
+from venus.config import Target
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    with restorable(request.param, tmp_path, request.getfixturevalue) as made:
+        yield made
+
+
+@pytest.fixture
+def way(source: Database, database: str, tmp_path: Path) -> Iterator[WholeWay]:
+    """Make a way that is not installed yet, with a table `item` of four rows."""
+    source.run(
+        "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40), n DECIMAL(10, 2))",
+        "INSERT INTO item VALUES (1, 'one', 1), (2, 'two', 2), (3, 'three', 3), (4, 'four', 4)",
+    )
+    with whole_way(tmp_path, source.url, database) as made:
+        yield made
+
+
+def at_work(way: WholeWay) -> None:
+    way.install()
+    way.load()
+    way.start()
+    way.caught_up()
+
+
+def plain(rows: Rows) -> list[tuple[Any, ...]]:
+    """Return rows in which numbers are equal whatever they are spelled like."""
+    return sorted(tuple(Decimal(str(v)) if isinstance(v, int | float | Decimal) else v for v in row) for row in rows)
+
+
+def seen(url: str, query: str) -> Rows:
+    """Return rows of a target, whatever the schema of its tables; none if table or column are not there yet."""
+    try:
+        return run_at(
+            url,
+            "SELECT set_config('search_path', string_agg(DISTINCT nspname, ', '), false) FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = relnamespace WHERE relname IN ('item', 'later')",
+            query,
+        )
+    except (psycopg2.errors.UndefinedTable, psycopg2.errors.UndefinedColumn):
+        return []
+
+
+def becomes_equal(way: WholeWay, source: Database, query: str = "SELECT * FROM item") -> None:
+    """Wait until the target has what the source has; then nothing of it goes again."""
+
+    def equal() -> bool:
+        return plain(seen(way.target, query)) == plain(source.run(query))
+
+    way.until(equal, "the target to have what the source has")
+    way.caught_up()
+    assert equal()
+    assert way.at_target("SELECT count(*) FROM venus.target_table WHERE state <> 'ACTIVE'") == [(0,)]
+
+
+def is_loaded_alike(way: WholeWay, source: Database, server: Server, query: str = "SELECT * FROM item") -> None:
+    """Load another target: the broker's full data has what the source has, too."""
+    other = server.create_database()
+    targets = way.settings.targets | {"other": Target.model_validate({"url": other})}
+    try:
+        full_sync(way.settings.model_copy(update={"targets": targets}), "other")
+        assert plain(seen(other, query)) == plain(source.run(query))
+    finally:
+        server.drop_database(other)
+
+
+def test_what_came_after_the_backup_goes_and_what_comes_now_is_there(
+    way: WholeWay, source: Database, postgres_server: Server
+) -> None:
+    at_work(way)
+    way.stop("capture")
+    source.back_up()
+    way.start("capture")
+    source.run(
+        "UPDATE item SET v = 'lost' WHERE id = 1", "DELETE FROM item WHERE id = 2",
+        "INSERT INTO item VALUES (10, 'lost', 10), (11, 'lost', 11)", "UPDATE item SET id = 12 WHERE id = 3",
+    )  # fmt: skip
+    becomes_equal(way, source)
+    way.stop("capture")
+
+    source.restore()
+    source.run("UPDATE item SET v = 'now' WHERE id = 4", "INSERT INTO item VALUES (10, 'now', 0.5)")
+    way.start("capture")
+    becomes_equal(way, source)
+    is_loaded_alike(way, source, postgres_server)
+    assert way.verify(leg="all").verdict is Verdict.SAME
+
+
+def test_one_that_had_no_triggers_yet_is_installed_again_and_read_again(
+    way: WholeWay, source: Database, postgres_server: Server
+) -> None:
+    source.back_up()
+    at_work(way)
+    source.run("INSERT INTO item VALUES (10, 'lost', 10)", "DELETE FROM item WHERE id = 2")
+    becomes_equal(way, source)
+    way.stop("capture")
+
+    source.restore()
+    source.run("DELETE FROM item WHERE id = 3")
+    way.install()
+    way.start("capture")
+    becomes_equal(way, source)
+    is_loaded_alike(way, source, postgres_server)
+
+
+def test_a_table_that_was_captured_after_the_backup_is_captured_again(
+    way: WholeWay, source: Database, postgres_server: Server
+) -> None:
+    at_work(way)
+    way.stop("capture")
+    source.back_up()
+    source.run(
+        "CREATE TABLE later (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))",
+        "INSERT INTO later VALUES (1, 'lost'), (2, 'lost')",
+    )
+    way.install()
+    way.start("capture")
+    becomes_equal(way, source, "SELECT * FROM later")
+    way.stop("capture")
+
+    source.restore()
+    way.start("capture")
+    becomes_equal(way, source)
+    source.run(
+        "CREATE TABLE later (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))", "INSERT INTO later VALUES (2, 'now')"
+    )
+    way.install()
+    becomes_equal(way, source, "SELECT * FROM later")
+    is_loaded_alike(way, source, postgres_server, "SELECT * FROM later")
+
+
+@pytest.mark.parametrize("digits", [2, 4, 0], ids=["as before", "with more digits", "not at all"])
+def test_a_column_that_was_added_after_the_backup_may_come_again_as_another(
+    digits: int, way: WholeWay, source: Database, postgres_server: Server
+) -> None:
+    at_work(way)
+    way.stop("capture")
+    source.back_up()
+    way.start("capture")
+    source.run("ALTER TABLE item ADD COLUMN w DECIMAL(10, 2)", "UPDATE item SET w = 7.25")
+    query = "SELECT id, v, n, w FROM item"
+    becomes_equal(way, source, query)
+    way.stop("capture")
+
+    source.restore()
+    if digits:
+        source.run(
+            f"ALTER TABLE item ADD COLUMN w DECIMAL(10, {digits})",
+            f"UPDATE item SET w = {1.1234:.{digits}f} WHERE id < 3",
+        )
+    else:
+        query = "SELECT id, v, n FROM item"
+    source.run("INSERT INTO item (id, v, n) VALUES (10, 'now', 0.5)")
+    way.start("capture")
+    becomes_equal(way, source, query)
+    is_loaded_alike(way, source, postgres_server, query)
