@@ -209,3 +209,19 @@ def test_a_version_that_is_another_one_here_is_refused(tmp_path: Path) -> None:
     producer.commit(engines.rows(3, 1))
     assert len(engines.full_data(engine)) == 4
     engine.stop()
+
+
+def test_another_table_under_a_known_number_is_refused_in_any_version(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    message = producer.next_half(engines.rows(3, 1))
+    content = change_pb2.BatchBody.FromString(message.body)
+    content.schemas[0].name, content.schemas[0].version = "other", 2
+    for section in content.tables:
+        section.schema_version = 2
+    said = content.SerializeToString()
+    other = broker_pb2.Half(batch_no=message.batch_no, digest=xxhash.xxh3_64_intdigest(said), body=said)
+    with pytest.raises(ProtocolError, match="describes version 2 of table 1 in another way"):
+        producer.send(other)
+    engine.stop()

@@ -43,11 +43,23 @@ def contradicted(store: Store, business: Business, content: Envelope) -> change_
     for schema in content.schemas:
         found = store.get(keys.STATE, keys.schema_key(business.number, schema.table_id, schema.version))
         if found is None:
+            if known := _other_name(business, schema):
+                return known
             continue
         known = change_pb2.TableSchema.FromString(records.decode_schema(found)[1])
         if _shape(known) != _shape(schema):
             return known
     return None
+
+
+def _other_name(business: Business, schema: change_pb2.TableSchema) -> change_pb2.TableSchema | None:
+    """Return what is known by the number of a table that never had this name: in one history no table is renamed."""
+    known = business.tables.get(schema.table_id)
+    if known is None or not known.name or (known.namespace, known.name) == (schema.namespace, schema.name):
+        return None
+    return change_pb2.TableSchema(
+        table_id=schema.table_id, version=schema.version, namespace=known.namespace, name=known.name
+    )
 
 
 def _shape(schema: change_pb2.TableSchema) -> tuple[object, ...]:
