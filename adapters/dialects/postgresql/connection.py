@@ -30,6 +30,9 @@ Row = tuple[Any, ...]
 _REJECTED = re.compile(r"authentication failed|no password supplied|role .* does not exist|database .* does not exist")
 #: Class 08 connection, 53 resources, 57 operator intervention, 58 system, 55P03 lock not available, 40P01 deadlock.
 _TRANSIENT = ("08", "53", "57", "58", "55P03", "40P01")
+#: What psycopg2 raises where the server has said nothing, not always with the connection closed: after an immediate
+#: shutdown the next statement finds the line broken. What the server says is of a class of its own.
+_LOST = (psycopg2.DatabaseError, psycopg2.OperationalError, psycopg2.InterfaceError)
 #: What cannot be written to: a standby, or what somebody has made read-only.
 READ_ONLY = "25006"
 #: Undefined column, table, object; another type than the function or statement was made for.
@@ -280,7 +283,7 @@ class Connection:
             return LockTimeout(said)
         if state == READ_ONLY:
             return DatabaseUnavailable(f"{said}; {WRITABLE.format('[source] url')}")
-        if self.closed or state.startswith(_TRANSIENT):
+        if self.closed or type(error) in _LOST or state.startswith(_TRANSIENT):
             return DatabaseUnavailable(said + server_hint(error))
         if state == SERIALIZATION:
             return Conflict(said)

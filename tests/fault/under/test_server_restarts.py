@@ -1,0 +1,157 @@
+"""A PostgreSQL server that goes down without a shutdown, being source and target: nothing lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from tests.support.lifetimes import new_folder
+from tests.support.postgres import Server, libpq, running_server
+from tests.support.whole_way import WholeWay, run_at, whole_way
+from venus.adapters.targets.postgresql.control import resync
+from venus.errors import DatabaseUnavailable, Unavailable
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(300)]
+
+QUERY = "SELECT * FROM account ORDER BY id"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    home = new_folder("pg-")
+    with running_server(home / "data") as running:
+        yield running
+    home.rmdir()
+
+
+def crash(server: Server) -> None:
+    """End it at once, as `pg_ctl stop -m immediate` does, and start it again."""
+    postmaster = psutil.Process(server.pg.get_postmaster_info().pid or 0)
+    os.kill(postmaster.pid, signal.SIGQUIT)
+    postmaster.wait(60)
+    server.pg.start()
+
+
+class Application:
+    """Writes at a source until it is told to stop, and connects again whenever it has to."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._stop = url, threading.Event()
+        self.done = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._write()
+            except psycopg2.Error:
+                self._stop.wait(0.05)
+
+    def _write(self) -> None:
+        connection = psycopg2.connect(libpq(self._url))
+        try:
+            while not self._stop.is_set():
+                n = self.done
+                with connection, connection.cursor() as cursor:
+                    cursor.execute(f"UPDATE account SET amount = amount + 1 WHERE id % 50 = {n % 50}")
+                    cursor.execute("INSERT INTO account (amount) VALUES (0), (1)")
+                    cursor.execute(f"DELETE FROM account WHERE id % 97 = {n % 97} AND id > 200")
+                self.done += 1
+        finally:
+            connection.close()
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def way(server: Server, tmp_path: Path) -> Iterator[WholeWay]:
+    source, target = server.create_database(), server.create_database()
+    run_at(
+        source, "CREATE TABLE account (id serial PRIMARY KEY, amount int)",
+        "INSERT INTO account (amount) SELECT 0 FROM generate_series(1, 20000)",
+    )  # fmt: skip
+    with whole_way(tmp_path, source, target) as made:
+        made.install()
+        yield made
+
+
+def insist(command: Callable[[], object]) -> int:
+    """Run a command until it succeeds, as somebody at a terminal would; return how often it had to be repeated."""
+    for attempt in range(50):
+        try:
+            command()
+            return attempt
+        except (DatabaseUnavailable, Unavailable):
+            threading.Event().wait(0.1)
+    raise AssertionError("it never succeeded")
+
+
+def offset(way: WholeWay) -> int:
+    try:
+        return int(way.at_target('SELECT "offset" FROM venus.applied')[0][0])
+    except psycopg2.Error:
+        return 0
+
+
+def has_passed(way: WholeWay, to: int) -> bool:
+    return offset(way) > to
+
+
+def goes_on(application: Application, to: int, unless_ended: threading.Thread | None = None) -> bool:
+    return application.done > to or (unless_ended is not None and not unless_ended.is_alive())
+
+
+def are_equal(way: WholeWay) -> None:
+    way.caught_up()
+    assert way.at_target(QUERY) == run_at(way.source, QUERY)
+    assert way.at_target("SELECT count(*) FROM venus.target_table WHERE state <> 'ACTIVE'") == [(0,)]
+
+
+def test_a_server_that_goes_down_during_the_load_and_while_changes_are_applied(way: WholeWay, server: Server) -> None:
+    application = Application(way.source)
+    loading = threading.Thread(target=lambda: insist(way.load))
+    loading.start()
+    for _ in range(3):
+        way.until(partial(goes_on, application, application.done + 3, loading), "the application to go on")
+        crash(server)
+    loading.join(120)
+    assert not loading.is_alive()
+    way.start()
+    for _ in range(4):
+        way.until(partial(has_passed, way, offset(way) + 50), "the target to go on")
+        crash(server)
+    application.end()
+    are_equal(way)
+
+
+def test_a_server_that_goes_down_during_a_resync(way: WholeWay, server: Server) -> None:
+    way.load()
+    way.start()
+    application = Application(way.source)
+    way.at_target("DELETE FROM account WHERE id % 3 = 0")
+    insist(lambda: resync(way.settings, "main", "public.account"))
+    for _ in range(3):
+        way.until(partial(goes_on, application, application.done + 3), "the application to go on")
+        crash(server)
+    application.end()
+
+    def resynced() -> bool:
+        try:
+            return way.at_target("SELECT count(*) FROM venus.sweep") == [(0,)]
+        except psycopg2.Error:
+            return False
+
+    way.until(resynced, "the resync to end")
+    are_equal(way)

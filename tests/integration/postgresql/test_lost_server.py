@@ -1,0 +1,48 @@
+"""A server that goes down at once, as after `pg_ctl stop -m immediate`, is waited for whatever capture was doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from tests.support.lifetimes import new_folder
+from tests.support.postgres import Server, running_server
+from venus.adapters.dialects.postgresql.connection import Connection
+from venus.errors import DatabaseUnavailable
+
+pytestmark = pytest.mark.integration
+
+STATEMENTS: dict[str, Callable[[Connection], object]] = {
+    "one": lambda connection: connection.run("SELECT 1"),
+    "commit": lambda connection: connection.commit("SELECT 1"),
+    "texts": lambda connection: connection.texts("SELECT 1"),
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    home = new_folder("pg-")
+    with running_server(home / "data") as running:
+        yield running
+    home.rmdir()
+
+
+@pytest.mark.parametrize("what", STATEMENTS)
+def test_a_server_that_went_down_while_the_session_was_idle_is_waited_for(what: str, server: Server) -> None:
+    connection = Connection(server.url("postgres"))
+    connection.run("BEGIN; SELECT 1")
+    postmaster = psutil.Process(server.pg.get_postmaster_info().pid or 0)
+    os.kill(postmaster.pid, signal.SIGQUIT)
+    postmaster.wait(60)
+    try:
+        with pytest.raises(DatabaseUnavailable):
+            STATEMENTS[what](connection)
+        connection.rollback()
+        assert connection.closed
+    finally:
+        connection.close()
+        server.pg.start()
