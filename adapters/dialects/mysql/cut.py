@@ -15,6 +15,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.going_back import LeftAt
 from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, definitions
@@ -71,7 +72,7 @@ class MysqlCut:
 
     def __init__(
         self, *, reader: Connection, writer: Connection, captured_at_us: int, dirty: Seq[Captured],
-        filling: Mapping[int, tuple[FillState, Captured]], pace: FillPace, halts: Halts,
+        filling: Mapping[int, tuple[FillState, Captured]], pace: FillPace, halts: Halts, left: LeftAt,
     ) -> None:  # fmt: skip
         self._reader = reader
         self._writer = writer
@@ -80,6 +81,7 @@ class MysqlCut:
         self._filling = filling
         self._pace = pace
         self._halts = halts
+        self._left = left
         self._seen: dict[int, LogNumbers] = {}
 
     @property
@@ -157,12 +159,14 @@ class MysqlCut:
             reraise=True,
         )  # fmt: skip
         attempts(self._commit_once, epoch, batches, fills, forget_batches_below)
+        if batches:
+            self._left.at(batches[-1].batch_no)
 
     def _commit_once(self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> None:
         writer = self._writer
         writer.run(statement("registry", "claimed_numbers"))
         with writer.transaction():
-            registry.settle_epoch(writer, epoch)
+            self._left.check(f"source {writer.place}", registry.settle_epoch(writer, epoch))
             if batches:
                 last = batches[-1]
                 writer.run(statement("registry", "add_batch", rows=registry.batch_rows(batches)))
@@ -196,7 +200,7 @@ def delete_exactly(writer: Connection, log: str, numbers: LogNumbers) -> None:
 
 def open_cut(
     reader: Connection, writer: Connection, loaded: Loaded, fills: Seq[FillState], pace: FillPace,
-    halts: Halts,
+    halts: Halts, left: LeftAt,
 ) -> MysqlCut | None:  # fmt: skip
     """Open a snapshot and find what is in it."""
     watched = [c for c in loaded.captured if c.access is not None and c.state != registry.PAUSED]
@@ -214,7 +218,7 @@ def open_cut(
         _pin(reader, [*dirty, *(c for _, c in filling.values())])
         return MysqlCut(
             reader=reader, writer=writer, captured_at_us=int(head[0]), dirty=dirty, filling=filling, pace=pace,
-            halts=halts,
+            halts=halts, left=left,
         )  # fmt: skip
     except BaseException:
         reader.rollback()

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.going_back import WentBack
 from venus.adapters.dialects.halting import reason_of
 from venus.adapters.dialects.mysql.connection import Connection
 from venus.adapters.dialects.mysql.dictionary import Table
@@ -162,11 +163,17 @@ def settle(connection: Connection) -> SourceState:
     return _state(connection.row(statement("registry", "settle")))
 
 
-def settle_epoch(connection: Connection, epoch: Epoch) -> None:
-    """Hold the checkpoint row to the end of the transaction. Raises Fenced if another instance has raised the epoch."""
-    held = settle(connection).epoch
-    if held != epoch:
-        raise Fenced(f"source {connection.place}: epoch {held} is in force, this adapter has {epoch}")
+def settle_epoch(connection: Connection, epoch: Epoch) -> SourceState:
+    """Hold the checkpoint row to the end of the transaction.
+
+    Raises Fenced if another instance has raised the epoch, WentBack if it is lower.
+    """
+    held = settle(connection)
+    if held.epoch < epoch:
+        raise WentBack(f"source {connection.place}: its epoch is {held.epoch}, and was {epoch}: it was restored")
+    if held.epoch != epoch:
+        raise Fenced(f"source {connection.place}: epoch {held.epoch} is in force, this adapter has {epoch}")
+    return held
 
 
 def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:

@@ -23,6 +23,7 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
+from venus.adapters.dialects.going_back import LeftAt
 from venus.adapters.dialects.halting import Halts, is_halted, is_unreadable, state_before
 from venus.adapters.dialects.mysql import dictionary, install, privileges, refresh, registry, seen, structure, waits
 from venus.adapters.dialects.mysql.captured import Loaded, Marks, load
@@ -65,6 +66,7 @@ class MysqlSource:
         self._known: set[tuple[int, int]] | None = None
         self._pace = FillPace()
         self._halts = Halts()
+        self._left = LeftAt()
         self._asked = False  # which tables may be read
 
     def close(self) -> None:
@@ -178,7 +180,9 @@ class MysqlSource:
         return registry.state(self._writer)
 
     def raise_epoch(self, epoch: Epoch) -> SourceState:
-        return registry.raise_epoch(self._writer, epoch)
+        state = registry.raise_epoch(self._writer, epoch)
+        self._left.at(state.last_batch)
+        return state
 
     def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
         return registry.batches(self._writer, numbers)
@@ -253,7 +257,7 @@ class MysqlSource:
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         loaded = self._load()
         self._watch(loaded)
-        return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._halts)
+        return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._halts, self._left)
 
     def _watch(self, loaded: Loaded) -> None:
         """Look now and then whether a table has another number than it had: TRUNCATE leaves no other trace."""

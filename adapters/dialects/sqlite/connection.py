@@ -64,6 +64,15 @@ def connect(file: Path) -> sqlite3.Connection:
         return connection
 
 
+def identity(file: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one that has its name later; None = there is none."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def writable(file: Path) -> bool:
     """Say whether this process may write the file and make the journal beside it."""
     return os.access(file, os.W_OK) and os.access(file.absolute().parent, os.W_OK)

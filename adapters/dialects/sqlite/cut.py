@@ -16,6 +16,7 @@ from typing import Any
 
 from venus.adapters.dialects.contract import FillState
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.going_back import LeftAt
 from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import translated, write_transaction
@@ -59,6 +60,7 @@ class SqliteCut:
         ends: Mapping[int, int],
         purger: Purger,
         halts: Halts,
+        left: LeftAt,
     ) -> None:
         self._file = file
         self._reader = reader
@@ -68,6 +70,7 @@ class SqliteCut:
         self._fills = fills
         self._ends = ends  # of every log
         self._purger = purger
+        self._left = left
         self._halts = halts
         #: A statement that is not reset keeps the snapshot open, even behind a ROLLBACK.
         self._cursors: list[sqlite3.Cursor] = []
@@ -168,6 +171,7 @@ class SqliteCut:
         self._end_read()
         with write_transaction(self._writer, self._file):
             registry.check_epoch(self._writer, epoch)
+            self._left.check(self._file, registry.read_state(self._writer))
             if batches:
                 registry.add_batches(self._writer, batches)
                 position = (batches[-1].last_sequence + 1, batches[-1].batch_no)
@@ -179,6 +183,8 @@ class SqliteCut:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
             self._writer.execute(statement("registry", "forget_batches"), (forget_batches_below,))
             self._purger.purge(self._writer, self._consumed)
+        if batches:
+            self._left.at(batches[-1].batch_no)
 
     def rollback(self) -> None:
         """Close the snapshot; nothing has been written."""

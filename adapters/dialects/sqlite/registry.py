@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.going_back import WentBack
 from venus.adapters.dialects.sqlite.connection import literal
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
@@ -151,8 +152,10 @@ def read_state(connection: sqlite3.Connection) -> SourceState:
 
 
 def check_epoch(connection: sqlite3.Connection, epoch: Epoch) -> None:
-    """Raise Fenced if another instance has raised the epoch; under the write lock, so that it stays so."""
+    """Raise Fenced if another instance has raised the epoch, WentBack if it is lower; the caller has the write lock."""
     held = read_state(connection).epoch
+    if held < epoch:
+        raise WentBack(f"the source is at epoch {held}, and was at {epoch}: it was restored")
     if held != epoch:
         raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
 

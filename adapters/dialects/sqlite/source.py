@@ -24,6 +24,7 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
+from venus.adapters.dialects.going_back import LeftAt, WentBack
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.patterns import choosing_nothing
 from venus.adapters.dialects.script import plain_script
@@ -34,6 +35,7 @@ from venus.adapters.dialects.sqlite.connection import (
     changes_seen,
     connect,
     file_of,
+    identity,
     quoted,
     read_transaction,
     translated,
@@ -90,6 +92,8 @@ class SqliteSource:
         #: The file's number at which every log was found empty.
         self._empty_at: int | None = None
         self._halts = Halts()
+        self._left = LeftAt()
+        self._identity = identity(file)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -241,6 +245,7 @@ class SqliteSource:
             if held.epoch > epoch:
                 raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
             self._writer.execute(statement("registry", "raise_epoch"), (epoch,))
+            self._left.at(held.last_batch)
             return replace(held, epoch=epoch)
 
     def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
@@ -351,6 +356,8 @@ class SqliteSource:
 
     def open_cut(self, fills: Seq[FillState]) -> SqliteCut | None:
         """Open a snapshot, unless nothing has been committed since every log was found empty."""
+        if identity(self._file) != self._identity:
+            raise WentBack(f"{self._file}: another file has this name now, or none: it was replaced")
         with translated(self._file):
             version = changes_seen(self._reader)
             if version == self._empty_at and not fills:
@@ -401,6 +408,7 @@ class SqliteSource:
             ends=ends,
             purger=self._purger,
             halts=self._halts,
+            left=self._left,
         )
 
     def _accept_dictionary(self) -> None:

@@ -175,3 +175,22 @@ def test_a_column_that_was_added_after_the_backup_may_come_again_as_another(
     way.start("capture")
     becomes_equal(way, source, query)
     is_loaded_alike(way, source, postgres_server, query)
+
+
+@pytest.mark.parametrize(
+    ("source", "how"), [("sqlite", "load"), ("sqlite", "restore"), ("mariadb", "load")], indirect=["source"]
+)
+def test_one_that_is_put_back_under_capture_is_noticed(how: str, way: WholeWay, source: Database) -> None:
+    """Without the end of a session, and in the epoch of the backup."""
+    at_work(way)
+    way.stop("capture")
+    way.start("capture")
+    source.run("UPDATE item SET v = 'in the backup' WHERE id = 1")
+    way.caught_up()
+    source.back_up()
+    source.run("UPDATE item SET v = 'lost' WHERE id = 1", "INSERT INTO item VALUES (10, 'lost', 10)")
+    becomes_equal(way, source)
+
+    getattr(source, how)()
+    source.run("INSERT INTO item VALUES (11, 'now', 0.5)")
+    becomes_equal(way, source)

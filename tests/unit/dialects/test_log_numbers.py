@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from venus.adapters.dialects.contract import FillState
+from venus.adapters.dialects.going_back import LeftAt
 from venus.adapters.dialects.halting import Halts
 from venus.adapters.dialects.mysql.captured import Captured
 from venus.adapters.dialects.mysql.connection import Connection
@@ -61,6 +62,7 @@ def test_a_log_that_has_grown_for_a_week_takes_little_memory() -> None:
     cut = MysqlCut(
         reader=cast(Connection, _Reader()), writer=cast(Connection, None), captured_at_us=0, dirty=[],
         filling=dict[int, tuple[FillState, Captured]](), pace=FillPace(), halts=cast(Halts, None),
+        left=LeftAt(),
     )  # fmt: skip
     tracemalloc.start()
     numbers = cut._numbers(1)
