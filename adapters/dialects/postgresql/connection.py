@@ -43,6 +43,8 @@ WRITABLE = (
     "let {} name the server that takes writes, or RESET that"
 )
 LOCK_TIMEOUT = "55P03"
+#: character_not_in_repertoire: a SQL_ASCII database takes every byte; untranslatable_character: others have more.
+_NO_TEXT = ("22021", "22P05")
 #: insufficient_privilege; also what a policy hides from a role whose rows are not to be hidden.
 DENIED = "42501"
 SERIALIZATION = "40001"
@@ -58,6 +60,10 @@ class NotPermitted(SourceError):
     """The role may not do this, until somebody grants it."""
 
     retryable = True
+
+
+class NoText(SourceError):
+    """A text of the table that was read has bytes that are no character in UTF-8, or a character that it lacks."""
 
 
 class LockTimeout(DatabaseUnavailable):
@@ -287,6 +293,8 @@ class Connection:
             return DatabaseUnavailable(said + server_hint(error))
         if state == SERIALIZATION:
             return Conflict(said)
+        if state in _NO_TEXT:
+            return NoText(said)
         if state == DENIED:
             return NotPermitted(said)
         if state in _DICTIONARY:

@@ -19,7 +19,7 @@ from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.postgresql import cutsql, registry
 from venus.adapters.dialects.postgresql.claims import Claim
-from venus.adapters.dialects.postgresql.connection import Conflict, Connection
+from venus.adapters.dialects.postgresql.connection import Conflict, Connection, NoText
 from venus.adapters.dialects.postgresql.fewrows import Reads
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
@@ -33,6 +33,7 @@ from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
 
 #: What an operator can do about a row that halts its table.
 HINT = "move the large value out of the row, or `venus pause` the table at the source"
+_NO_TEXT = "a text has bytes that are no character in UTF-8, or a character that it lacks"
 #: A chunk of a fill is at most so many sections, because it is in memory as a whole.
 FILL_SECTIONS_MAX = 16
 
@@ -83,6 +84,8 @@ class PostgresCut:
         self._halts = halts
         self._consumed = not claims
         self.committed = False
+        #: Whether tables that are read together hide whose text cannot be read.
+        self.reads_apart = False
 
     @property
     def table_ids(self) -> set[int]:
@@ -114,6 +117,8 @@ class PostgresCut:
                 yield from self._changes(claim, rows_max=rows_max, bytes_max=bytes_max)
             except UnfitRow as why:
                 raise self._halts.halt(schema, claim.rows, why, hint=HINT) from why
+            except NoText as why:
+                raise self._halts.halt(schema, claim.rows, f"{_NO_TEXT}: {why}") from why
         self._consumed = True
 
     def _changes(self, claim: Claim, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
@@ -144,10 +149,20 @@ class PostgresCut:
     def _read_few(self, claim: Claim) -> FewRows:
         table_id = claim.schema.table_id
         if table_id not in self._at_hand:
-            found = self._reads.read(self._connection, self._few)
+            found = self._read_together(self._few)
             self._few = self._few[len(found) :]
             self._at_hand = {c.schema.table_id: rows for c, rows in found}
         return self._at_hand.pop(table_id)
+
+    def _read_together(self, claims: Seq[Claim]) -> list[tuple[Claim, FewRows]]:
+        """Read the first of these and what goes with it. Raises Conflict where nobody can tell whose a text is."""
+        try:
+            return self._reads.read(self._connection, claims)
+        except NoText as why:
+            if len(claims) == 1 or not self._reads.together:
+                raise
+            self.reads_apart = True
+            raise Conflict(f"one table after the other will be read: {why}") from why
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         if fill.table_id in self._left:
@@ -162,15 +177,16 @@ class PostgresCut:
         self._halts.begin()
         try:
             taken, rest = self._portion(cutsql.fill(table, schema, fill.cursor, limit), layout, rows_max, bytes_max)
-        except UnfitRow as why:
+            rows = sum(s.count for s in taken)
+            done = not rest and rows < limit
+            end = Place.read(fill.cursor).end if fill.cursor else None
+            if not fill.cursor and not done:
+                end = list(self._connection.row(cutsql.last_key(table)))
+        except (UnfitRow, NoText) as why:
             claim = self._claims.get(fill.table_id)
-            raise self._halts.halt(schema, claim.rows if claim else 0, why, hint=HINT) from why
-        rows = sum(s.count for s in taken)
+            said, hint = (why, HINT) if isinstance(why, UnfitRow) else (f"{_NO_TEXT}: {why}", "")
+            raise self._halts.halt(schema, claim.rows if claim else 0, said, hint=hint) from why
         self._pace.learn(fill.table_id, limit, rows, rest=rest)
-        done = not rest and rows < limit
-        end = Place.read(fill.cursor).end if fill.cursor else None
-        if not fill.cursor and not done:
-            end = list(self._connection.row(cutsql.last_key(table)))
         cursor = Place(_last_key(taken[-1], layout), end).cursor if taken else fill.cursor
         return taken, replace(fill, cursor=cursor, rows_done=fill.rows_done + rows, done=done)
 

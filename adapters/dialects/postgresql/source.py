@@ -102,6 +102,8 @@ class PostgresSource:
         self._seen_marks: Marks | None = None  # by `wait`, for the next cut
         self._gave_way = False
         self._rest_s = WAIT_S
+        #: Whether every table is read by itself.
+        self._reads_apart = False
         self._has_functions = False
         self._cuts = 0  # since marks and logs were tidied, and the logs that they have used
         self._used: set[int] = set()
@@ -350,7 +352,8 @@ class PostgresSource:
         if first:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
             self._has_functions = self._make_functions()
-        self._tables = Tables.of(self._captured, together=self._has_functions)
+        self._reads_apart |= self._cut is not None and self._cut.reads_apart
+        self._tables = Tables.of(self._captured, together=self._has_functions and not self._reads_apart)
         self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared(looker=self._has_functions)]))
         self._connection.expect_types(oid for (oid,) in self._connection.rows(statement("cut", "types")))
         self._rest_s = self._unlogged_s()

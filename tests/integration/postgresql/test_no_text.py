@@ -1,0 +1,76 @@
+"""A text that is none in UTF-8 halts its table: a SQL_ASCII database takes every byte. The other tables go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, run_at, whole_way
+
+pytestmark = pytest.mark.integration
+
+TABLES = ("a", "bad", "c")
+
+
+@pytest.fixture
+def way(postgres_server: Server, database: str, tmp_path: Path) -> Iterator[WholeWay]:
+    name = f"ascii_{next(postgres_server.numbers)}"
+    postgres_server.execute(
+        f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    source = postgres_server.url(name)
+    run_at(source, *(f"CREATE TABLE {t} (id int PRIMARY KEY, v text)" for t in TABLES))
+    with whole_way(tmp_path, source, database) as made:
+        yield made
+    postgres_server.drop_database(source)
+
+
+def write(way: WholeWay, number: int, bad: str = "'good'") -> None:
+    """Write all tables in one transaction, and the other ones once more."""
+    values = {t: bad if t == "bad" else "'good'" for t in TABLES}
+    inserts = "; ".join(f"INSERT INTO {t} VALUES ({number}, {v})" for t, v in values.items())
+    run_at(way.source, f"BEGIN; {inserts}; COMMIT")
+
+
+def ids(way: WholeWay) -> dict[str, list[int]]:
+    return {t: [n for (n,) in way.at_target(f"SELECT id FROM {t} ORDER BY id")] for t in TABLES}
+
+
+def halted(way: WholeWay) -> list[tuple[object, ...]]:
+    reason = "cannot be carried: a text has bytes%"
+    return run_at(
+        way.source, f"SELECT name FROM venus.captured_table WHERE state = 'PAUSED' AND reason LIKE '{reason}'"
+    )
+
+
+BAD = "convert_from('\\xff41', 'SQL_ASCII')"
+
+
+def test_a_change_with_such_a_text_halts_its_table_alone(way: WholeWay) -> None:
+    way.install()
+    way.load()
+    way.start()
+    write(way, 1)
+    way.caught_up()
+    write(way, 2, BAD)
+    way.until(lambda: halted(way) == [("bad",)], "the table to halt")
+    write(way, 3)
+    way.until(lambda: ids(way) == {"a": [1, 2, 3], "bad": [1], "c": [1, 2, 3]}, "the others to go on")
+    run_at(way.source, "UPDATE bad SET v = 'corrected' WHERE id = 2")
+    way.until(lambda: ids(way)["bad"] == [1, 2, 3], "the table to go on")
+    assert not halted(way)
+
+
+def test_a_row_with_such_a_text_that_was_there_before_halts_its_table_alone(way: WholeWay) -> None:
+    write(way, 1, BAD)
+    way.install()
+    way.start("capture")
+    way.until(lambda: halted(way) == [("bad",)], "the table to halt")
+    run_at(way.source, "DELETE FROM bad", "INSERT INTO bad VALUES (2, 'good')")
+    way.until(lambda: not halted(way), "the table to go on")
+    way.stop("capture")
+    way.load()
+    assert ids(way) == {"a": [1], "bad": [2], "c": [1]}
