@@ -10,9 +10,12 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+import sqlalchemy
 
 from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import libpq
+from tests.support.postgres import Server, libpq
+from venus.cli.probes import look_at_broker
+from venus.config import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -99,4 +102,39 @@ def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipe
     write(pipeline, "UPDATE t SET v = 'goes on' WHERE id = 3")
     pipeline.caught_up("main")
     assert at_target(pipeline) == [(1, "old"), (3, "goes on")]
+    assert pipeline.stop("sync") == 0
+
+
+@pytest.mark.parametrize("queue", ["kept", "gone"])
+def test_a_target_that_was_put_back_to_a_backup_goes_on_or_is_loaded_again(
+    queue: str, pipeline: Pipeline, postgres_server: Server
+) -> None:
+    """Or a replica that lacks the last commits has taken over: its offset went back with its rows."""
+    name = sqlalchemy.make_url(pipeline.targets["main"]).database
+    if queue == "gone":
+        pipeline.environ["VENUS_BROKER__RETAIN_BYTES"] = "0"
+    write(pipeline, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.venus("install-triggers")
+    pipeline.start_broker()
+    pipeline.venus("migrate", "--target", "main")
+    postgres_server.execute(f"CREATE DATABASE {name}_backup TEMPLATE {name}")
+    pipeline.start("sync", "sync")
+    write(pipeline, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, 'meanwhile')")
+    pipeline.caught_up("main")
+    if queue == "gone":
+        pipeline.until(lambda: look_at_broker(load(pipeline.folder / "venus.toml")).log_start > 5, "the queue to go")
+    assert pipeline.stop("sync") == 0
+
+    postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    postgres_server.execute(f"CREATE DATABASE {name} TEMPLATE {name}_backup")
+    postgres_server.execute(f"DROP DATABASE {name}_backup")
+    assert at_target(pipeline) == [(1, "old"), (2, "old")]
+    if queue == "gone":
+        refused = pipeline.venus("sync", "--apply-only", "--target", "main", code=1)
+        assert "is gone, the queue starts at" in refused.err
+        pipeline.venus("migrate", "--target", "main")
+    pipeline.start("sync", "sync")
+    write(pipeline, "UPDATE t SET v = 'goes on' WHERE id = 1")
+    pipeline.caught_up("main")
+    assert at_target(pipeline) == [(1, "goes on"), (3, "meanwhile")]
     assert pipeline.stop("sync") == 0
