@@ -19,6 +19,7 @@ from venus.broker.replicas.copies import Copies, Copy, Piece, Place
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.store.rocks import Store
+from venus.errors import StorageError
 from venus.replication.records import LiveBroker, Member
 from venus.wire import replica_pb2
 
@@ -164,3 +165,40 @@ def test_a_copy_is_let_go_once_nobody_reads_it_any_more(
 
     with _leader(tmp_path) as engine:
         _run(engine, play)
+
+
+@pytest.mark.parametrize("step", ["get", "checkpoint", "open"])
+def test_a_copy_that_cannot_be_made_leaves_nothing_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Its files were there until the broker started again, each try had others, and kept old ones from going."""
+    broken = StorageError("the disk has a bad block")
+    make, begin, get = Store.checkpoint, Store.__init__, Store.get
+
+    def checkpoint(store: Store, path: Path) -> None:
+        make(store, path)
+        if step == "checkpoint":  # as when there is no room for the seal
+            raise broken
+
+    def opened(store: Store, path: Path, **options: Any) -> None:
+        if step == "open":
+            raise broken
+        begin(store, path, **options)
+
+    def read(store: Store, family: str, key: bytes, **options: Any) -> bytes | None:
+        if step == "get" and store.path.name.startswith("copy-"):
+            raise broken
+        return get(store, family, key, **options)
+
+    with _leader(tmp_path) as engine:
+        copies = Copies(engine, time.monotonic)
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "checkpoint", checkpoint)
+            patched.setattr(Store, "__init__", opened)
+            patched.setattr(Store, "get", read)
+            with pytest.raises(StorageError, match="bad block"):
+                copies.take(engines.the_business(engine), "")
+        assert copies.standing() == []
+        assert list((tmp_path / "snapshots").iterdir()) == []
+        copies.release(copies.take(engines.the_business(engine), ""))
+        copies.close()

@@ -156,22 +156,30 @@ class Copies:
         core.space.check_data(0)
         name = f"copy-{uuid.uuid4().hex}"
         path = core.data_dir / "snapshots" / name
-        core.store.checkpoint(path)
         try:
+            core.store.checkpoint(path)
             store = Store(path, read_only=True)
         except BaseException:
             stores.remove(path)
             raise
-        record = store.get(keys.STATE, keys.core_key(business.number))
         copy = Copy(name=name, path=path, store=store, number=business.number, log_stop=b"", records_expected=0)
-        if record is None:
+        try:
+            self._measure(copy, business)
+        except BaseException:
             self._forget(copy)
+            raise
+        return copy
+
+    @staticmethod
+    def _measure(copy: Copy, business: Business) -> None:
+        """Note how far the log of a copy goes, and about how much it has. Raises Unavailable, StorageError."""
+        record = copy.store.get(keys.STATE, keys.core_key(business.number))
+        if record is None:
             raise Unavailable(f"{business.name} has nothing yet")
         applied = json.loads(record)["applied"]
         copy.log_stop = keys.log_key(business.number, applied + 1)
-        rows = sum(figures.rows for figures in business.tables.values())
+        rows = sum(figures.rows for figures in business.tables.copy().values())  # the commit thread goes on
         copy.records_expected = max(rows, 0) + max(applied + 1 - business.log.start, 0)
-        return copy
 
     def _remove(self, copy: Copy) -> None:
         self._copies.pop(copy.name, None)
