@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, Producer
 from venus.broker.core import Core
+from venus.broker.machine.business import Business
+from venus.broker.service.access import Access, Peer
 from venus.broker.snapshot import snapshots
 from venus.broker.snapshot.chunks import Chunks
+from venus.broker.snapshot.leases import Pin
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Sealed
-from venus.errors import SnapshotExpired, Unavailable
+from venus.errors import Denied, SnapshotExpired, Unavailable
+from venus.security.roles import CALLS, Identity, roles_of
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -75,5 +81,54 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
 
     assert len(checkpoints_in(tmp_path)) == 1
     engine.full_data.close(snapshot.snapshot_id)
+    assert checkpoints_in(tmp_path) == []
+    engine.stop()
+
+
+def test_who_may_read_a_snapshot_is_asked_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a business that was being removed nobody asked: whoever knew the name of a snapshot could read it."""
+    engine = engines.make(tmp_path)
+    Producer(engine).commit(engines.rows(0, 5))
+    engine.producers.leave(BUSINESS)
+    snapshot = open_snapshot(engine)
+    some: Any = SimpleNamespace(refused=lambda *_: False)
+    access = Access(some, some, some, engine.full_data.business_of)
+    stranger = Peer(Identity(name="eu", roles=roles_of(["consumer(eu, payroll)"])), "somewhere")
+    method, request = "/venus.wire.Delivery/ReadSplit", broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id)
+    forget, asked = engine.snapshots.forget, []
+
+    def before_it_is_closed(business: Business) -> None:
+        asked.append(engine.full_data.business_of(snapshot.snapshot_id))
+        with pytest.raises(Denied, match=r"role consumer\(\*, main\) is missing"):
+            access.judge_names(stranger, method, CALLS[method], request)
+        forget(business)
+
+    monkeypatch.setattr(engine.snapshots, "forget", before_it_is_closed)
+    engine.forget_business(BUSINESS)
+
+    assert asked == [BUSINESS]
+    assert engine.full_data.business_of(snapshot.snapshot_id) == ""
+    engine.stop()
+
+
+def test_a_snapshot_that_is_made_while_its_business_is_removed_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood for an hour, with every row of a business that was forgotten, and belonged to nobody."""
+    engine = engines.make(tmp_path)
+    Producer(engine).commit(engines.rows(0, 5))
+    engine.producers.leave(BUSINESS)
+    cut = engine.snapshots._cut
+
+    def forgotten_meanwhile(*of: Any) -> Pin:
+        made = cut(*of)
+        engine.forget_business(BUSINESS)
+        return made
+
+    monkeypatch.setattr(engine.snapshots, "_cut", forgotten_meanwhile)
+    with pytest.raises(Unavailable, match="was removed meanwhile"):
+        open_snapshot(engine)
+
+    assert engine.snapshots.held() == []
     assert checkpoints_in(tmp_path) == []
     engine.stop()

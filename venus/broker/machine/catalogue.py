@@ -28,7 +28,7 @@ class Catalogue:
         self._lock = threading.Lock()
         self._stored: dict[str, Business] = {}
         self._new: dict[str, Business] = {}
-        self._leaving: set[str] = set()
+        self._leaving: dict[str, Business] = {}
         self._closed: set[str] = set()
         self._holders: Counter[Business] = Counter()
         self._number = 0  # the highest that was ever used
@@ -44,6 +44,12 @@ class Catalogue:
         """Return those that are stored, and those that somebody is connected to."""
         with self._lock:
             return [*self._stored.values(), *self._new.values()]
+
+    def name_of(self, number: int) -> str:
+        """Return the name of a business, also of one that is being removed; "" for a number that none has."""
+        with self._lock:
+            known = (*self._stored.values(), *self._new.values(), *self._leaving.values())
+            return next((found.name for found in known if found.number == number), "")
 
     def is_stored(self, business: Business) -> bool:
         """Whether a business has something on disk, and is not forgotten."""
@@ -163,19 +169,19 @@ class Catalogue:
                 raise in_use(name, self._holders[found])
             self._stored.pop(name, None)
             self._new.pop(name, None)
-            self._leaving.add(name)
+            self._leaving[name] = found
             return found
 
     def put_back(self, business: Business) -> None:
         """Undo `take_out`: it could not be forgotten."""
         with self._lock:
-            self._leaving.discard(business.name)
+            self._leaving.pop(business.name, None)
             self._stored[business.name] = business
 
     def forgotten(self, name: str) -> None:
         """End what `take_out` began: the name may be used again."""
         with self._lock:
-            self._leaving.discard(name)
+            self._leaving.pop(name, None)
 
     def remember_number(self, batch: Batch) -> None:
         """Put the highest number that was ever used."""

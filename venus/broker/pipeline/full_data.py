@@ -9,6 +9,7 @@ from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.failstop import Guard
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.codec.chunk import Sealed
+from venus.errors import Unavailable
 from venus.wire import broker_pb2
 
 
@@ -29,6 +30,9 @@ class FullData:
         home = homes.said(business.committed.home)  # asked first: what is read later is no older
         with self._guard():
             snapshot = self._snapshots.open(business, request)
+        if not self._catalogue.is_stored(business):  # whoever removed it may not have seen this lease
+            self._snapshots.close(snapshot.snapshot_id)
+            raise Unavailable(f"business {business.name!r} was removed meanwhile", hint="try again in a moment")
         return self._place(snapshot, home)
 
     def _place(self, snapshot: broker_pb2.Snapshot, home: broker_pb2.Home | None) -> broker_pb2.Snapshot:
@@ -55,9 +59,11 @@ class FullData:
         return self._place(self._snapshots.renew(snapshot_id), home)
 
     def business_of(self, snapshot_id: str) -> str:
-        """Return the name of a snapshot's business, "" if there is no such snapshot."""
-        number = self._snapshots.business_of(snapshot_id)
-        return next((found.name for found in self._catalogue.present() if found.number == number), "")
+        """Return the name of a snapshot's business, "" if there is no such snapshot.
+
+        It has a name until its last snapshot is closed: that decides who may read it.
+        """
+        return self._catalogue.name_of(self._snapshots.business_of(snapshot_id))
 
     def close(self, snapshot_id: str) -> None:
         """End the lease of a snapshot."""
