@@ -7,16 +7,22 @@ from typing import Any
 
 import pytest
 
+from venus.broker.machine.home import Home
+from venus.broker.mirrors import place
 from venus.broker.mirrors.mirror_status import MirrorStatuses
 from venus.broker.mirrors.place import Place
 from venus.broker.mirrors.progress import State, Told
+from venus.broker.mirrors.succession import Succession
 from venus.broker.mirrors.uppers import Away, Kind
-from venus.broker.service.replication_status import ReplicationStatus
+from venus.broker.service.replication_status import ReplicationStatus, business_of
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.config import Cluster
+from venus.coordination.etcd import EtcdCoordinator
 from venus.flow.braking import Brake, Record
+from venus.network.row_filters import RowFilter
 from venus.replication.records import Installing
+from venus.rpc.address import Proof
 from venus.wire import broker_pb2
 
 OWN, OTHER = "main", "payroll"
@@ -55,8 +61,8 @@ def test_who_is_braked(business: str, shown: list[str]) -> None:
     assert [one.business for one in found] == shown
 
 
-@pytest.mark.parametrize(("is_whole", "shown"), [(False, [OWN]), (True, [OWN, OTHER, "wages"])])
-def test_whose_mirrors_come_from_elsewhere_or_are_refused(is_whole: bool, shown: list[str]) -> None:
+@pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER, "wages"])])
+def test_whose_mirrors_come_from_elsewhere_or_are_refused(business: str, shown: list[str]) -> None:
     away = Away(at="t2", nearest="t1", kind=Kind.SILENT, why="it is gone", since=0.0, looked_at=9.0)
     follows, refused = Told(state=State.FOLLOWING), Told(state=State.REFUSED, reason="it is of another network")
     pulls: dict[str, Any] = {
@@ -68,9 +74,9 @@ def test_whose_mirrors_come_from_elsewhere_or_are_refused(is_whole: bool, shown:
     found = status()
     own: Any = SimpleNamespace(committed=SimpleNamespace(is_mirror=False))
     core: Any = SimpleNamespace(clock_us=lambda: 0, catalogue=SimpleNamespace(known=lambda _: own))
-    place = Place(set="eu", tier="access", level=2)
-    statuses = MirrorStatuses(core, Cluster(), {}, place, rows, some, lambda: 10.0)
-    statuses.lay_over(found, "t2", {}, "", [], [], is_whole=is_whole)
+    here = Place(set="eu", tier="access", level=2)
+    statuses = MirrorStatuses(core, Cluster(), {}, here, rows, some, lambda: 10.0)
+    statuses.lay_over(found, "t2", {}, "", [], [], business)
 
     said = " ".join(found.alarms)
     assert [name for name in (OWN, OTHER, "wages") if name in said] == shown
@@ -80,9 +86,61 @@ def test_whose_mirrors_come_from_elsewhere_or_are_refused(is_whole: bool, shown:
 def test_everybody_who_adds_to_it_knows_what_was_asked_for(business: str) -> None:
     asked: list[Any] = []
     core: Any = SimpleNamespace(status=lambda *_: status())
-    adds: Any = SimpleNamespace(lay_over=lambda _, business="", *, is_whole=True: asked.append(business or is_whole))
+    adds: Any = SimpleNamespace(lay_over=lambda _, business="": asked.append(business))
     service = ServiceStatus(core)
     service.replication = service.traffic = service.network = adds
     service.status(business)
 
-    assert asked == ([OWN, False, OWN] if business else [True, True, True])
+    assert asked == [business] * 3
+
+
+@pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER])])
+def test_whose_records_at_the_coordinator_cannot_be_used(business: str, shown: list[str]) -> None:
+    member: Any = SimpleNamespace(member=SimpleNamespace(broker="a"), unhealthy="")
+    host: Any = SimpleNamespace(me=member, troubles={}, replicas={})
+    lines = tuple(f"/venus/c/businesses/{name} cannot be used: it is not JSON" for name in (OWN, OTHER))
+    coordination: Any = SimpleNamespace(
+        unreachable="", invalid=("/venus/c/brokers/b cannot be used: it is not JSON", *lines)
+    )
+    shared: Any = None
+    found = status()
+    ReplicationStatus("cluster", host, shared, coordination, lambda: ()).lay_over(found, business)
+
+    said = " ".join(found.alarms)
+    assert "/brokers/b" in said
+    assert [name for name in (OWN, OTHER) if name in said] == shown
+
+
+def test_a_record_of_a_business_with_any_name_is_known_by_it() -> None:
+    key = EtcdCoordinator(["127.0.0.1:1"], "c")._key("businesses", "a/b c")
+    assert business_of(f"{key} cannot be used: it is not JSON") == "a/b c"
+
+
+@pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER]), ("wages", [])])
+@pytest.mark.parametrize("upstream", [(), ("10.0.0.1:7411",)])
+def test_whose_homes_have_moved(business: str, shown: list[str], upstream: tuple[str, ...]) -> None:
+    homes = {name: Home(set="eu", term=2, addresses=(), here=True) for name in (OWN, OTHER)}
+    stored = [SimpleNamespace(name=name, committed=SimpleNamespace(home=home)) for name, home in homes.items()]
+    core: Any = SimpleNamespace(catalogue=SimpleNamespace(stored=lambda: stored))
+    succession = Succession(core, Place(set="eu", tier="core", level=0), upstream, Proof())
+    succession._former.found = {
+        "10.0.0.1:7411": {name: f"set hq at 10.0.0.1:7411 is a home of {name} as well: it is old" for name in homes},
+        "10.0.0.2:7411": {"": "a broker at 10.0.0.2:7411 answers, and may take writes as the former home: it is odd"},
+    }
+
+    said = " ".join(succession.alarms(business))
+    assert [name for name in (OWN, OTHER) if name in said] == shown
+    assert ("10.0.0.2" in said) == (bool(shown) or not upstream)
+
+
+@pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER])])
+def test_what_labels_and_predicates_are_about(business: str, shown: list[str]) -> None:
+    labels = {"eu": [f"business:{OWN}", f"business:{OTHER}"]}
+    where = {name: (RowFilter(table="shop.orders", predicate="id < 5"),) for name in (OWN, OTHER)}
+    said = [
+        *place.absent(labels, ["eu"], [], [], business),
+        *place.without_rows(place.about(where, business), {}, "hq"),
+        *place.shown(place.about(where, business)),
+    ]
+    assert len(said) == 3 * len(shown)
+    assert [name for name in (OWN, OTHER) if name in " ".join(said)] == shown

@@ -108,8 +108,8 @@ class Former:
     upstream: tuple[str, ...]
     proof: Proof
     own: Own
-    #: What each broker that is there has been found to be: a sentence for people, or empty.
-    found: dict[str, str] = field(default_factory=dict)
+    #: What is wrong with each broker that is there, in words, by business; "" = with the broker itself.
+    found: dict[str, dict[str, str]] = field(default_factory=dict)
     _rivals: dict[str, None] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -140,18 +140,27 @@ class Former:
                 logger.exception("the former home cannot be watched; it is tried again")
             self._stop.wait(LOOK_EVERY_S)
 
-    def look(self, answer: Answer) -> str:
-        """See to it that one home remains; return what is wrong, in words."""
+    def look(self, answer: Answer) -> dict[str, str]:
+        """See to it that one home remains; return what is wrong, in words, by business."""
         if not answer.is_there:
-            return ""
+            return {}
         if answer.status is None:
-            return f"a broker at {answer.address} answers, and may take writes as the former home: {answer.trouble}"
-        said = []
+            what = f"a broker at {answer.address} answers, and may take writes as the former home: {answer.trouble}"
+            return {"": what}
+        said = {}
         for name, home in self.own.promoted().items():
             entry = answer.entry(name)  # None = it has nothing of it any more
             if entry is not None and answer.is_home(name) and (trouble := self._settle(answer, entry, home)):
-                said.append(f"{answer.set} at {answer.address} is a home of {name} as well: {trouble}")
-        return "; ".join(said)
+                said[name] = f"{answer.set} at {answer.address} is a home of {name} as well: {trouble}"
+        return said
+
+    def said(self, business: str = "") -> list[str]:
+        """Return what is wrong, a sentence for each broker; of one business, or of all."""
+        chosen = [
+            [text for name, text in found.items() if business in ("", name) or not name]
+            for found in self.found.values()
+        ]
+        return ["; ".join(texts) for texts in chosen if texts]
 
     def _settle(self, answer: Answer, entry: broker_pb2.BusinessStatus, home: Home) -> str:
         """Let the home remain that counts: this one, or the other. Return what is wrong all the same."""

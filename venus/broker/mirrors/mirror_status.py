@@ -37,11 +37,11 @@ class MirrorStatuses:
 
     def lay_over(
         self, status: broker_pb2.BrokerStatus, main: str, seen: Mapping[str, Seen], refused: str,
-        short: Sequence[str], promoted: Collection[str], *, is_whole: bool,
+        short: Sequence[str], promoted: Collection[str], business: str = "",
     ) -> None:  # fmt: skip
         """Add how each mirror stands. `main` is the set above that most comes from, `seen` what each has said.
 
-        Of a status that is not of every business, nothing is said of the others.
+        Of a status that is of one `business`, nothing is said of the others.
         """
         found = seen.get(main, NOTHING)
         mirrored: defaultdict[str, list[str]] = defaultdict(list)
@@ -58,8 +58,8 @@ class MirrorStatuses:
             entry.alarms.extend([] if is_told else alarms_of(entry.mirror))
             entry.alarms.extend(self._rows.alarms(entry.business, self._place.set, _mirror_of(above)))
         listed = {entry.business for entry in status.businesses}
-        pulls = [pull for pull in self._pulls.all if is_whole or pull.business in listed]
-        status.alarms.extend(self._alarms(main, seen, mirrored, refused, short, pulls))
+        pulls = [pull for pull in self._pulls.all if business in ("", pull.business)]
+        status.alarms.extend(self._alarms(main, seen, mirrored, refused, short, pulls, business))
         if not refused and not found.barred:
             status.alarms.extend(_unlisted(pulls, listed))
 
@@ -67,7 +67,7 @@ class MirrorStatuses:
 
     def _alarms(
         self, main: str, seen: Mapping[str, Seen], mirrored: Mapping[str, Sequence[str]], refused: str,
-        short: Sequence[str], pulls: Sequence[Pull],
+        short: Sequence[str], pulls: Sequence[Pull], business: str,
     ) -> list[str]:  # fmt: skip
         """Return what is wrong with the set as a whole, one sentence for all of its businesses."""
         found = seen.get(main, NOTHING)
@@ -82,10 +82,10 @@ class MirrorStatuses:
         said += short
         if found.network is None:
             return said
-        said += self._rows.absent(found.network.set, {n: tables_of([e]) for n, e in found.businesses.items()})
+        said += self._rows.absent(found.network.set, {n: tables_of([e]) for n, e in found.businesses.items()}, business)
         if self._labels:
             tables = tables_of(found.businesses.values())
-            said += place.absent(self._labels, self._settings.labels, found.businesses, tables)
+            said += place.absent(self._labels, self._settings.labels, found.businesses, tables, business)
         return said
 
     def _silent(self, seen: Mapping[str, Seen], name: str, mirrored: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -243,8 +243,8 @@ class Network:
 
     # -- status ------------------------------------------------------------------------------------------------
 
-    def lay_over(self, status: broker_pb2.BrokerStatus, *, is_whole: bool = True) -> None:
-        """Add the place of the set, and how each mirror stands; `is_whole`: the status is of every business."""
+    def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
+        """Add the place of the set, and how each mirror stands; of one business, or of all."""
         settings, is_home = self.settings, self.succession.is_home
         main = self._main if self._looks is not None and not is_home else None
         refused = self._refused.get(main.name, "") if main is not None else ""
@@ -254,13 +254,11 @@ class Network:
                 path=place.path_of(self._place, main.seen.network if main is not None else None), home=self._home(),
                 labels=settings.labels, upstream=() if is_home else settings.upstream,
                 former=settings.upstream if is_home else (), refused=refused,
-                where=place.shown(self._rows.configured),
+                where=place.shown(place.about(self._rows.configured, business)),
             )
         )  # fmt: skip
-        status.alarms.extend(self.succession.alarms())
+        status.alarms.extend(self.succession.alarms(business))
         if main is not None and self._looks is not None:
             seen = {look.name: look.seen for look in self._looks.all}
             short = self._short.get(main.name, [])
-            self._statuses.lay_over(
-                status, main.name, seen, refused, short, self.succession.promoted(), is_whole=is_whole
-            )
+            self._statuses.lay_over(status, main.name, seen, refused, short, self.succession.promoted(), business)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from venus.model import TableSchema
 from venus.network.labels import is_wanted
@@ -13,6 +14,8 @@ from venus.predicates.containing import contains
 from venus.predicates.ranges import compiled
 from venus.predicates.words import PredicateRefused
 from venus.wire import broker_pb2
+
+V = TypeVar("V")
 
 BUSINESS = "business:"
 
@@ -61,6 +64,11 @@ def shown(where: Mapping[str, Iterable[RowFilter]]) -> list[str]:
     return [
         f"{business}: {one.table} where {one.predicate}" for business, found in sorted(where.items()) for one in found
     ]
+
+
+def about(where: Mapping[str, V], business: str) -> dict[str, V]:
+    """Return what is said of one business, "" = of all."""
+    return {name: found for name, found in where.items() if business in ("", name)}
 
 
 def named(
@@ -173,12 +181,18 @@ def wanted(labels: Mapping[str, Iterable[str]], chosen: Iterable[str], business:
 
 
 def absent(
-    labels: Mapping[str, Iterable[str]], chosen: Iterable[str], businesses: Collection[str], tables: Collection[str]
-) -> list[str]:
-    """Return what the labels name and the set above does not have; `tables` with and without their namespace."""
+    labels: Mapping[str, Iterable[str]], chosen: Iterable[str], businesses: Collection[str], tables: Collection[str],
+    business: str = "",
+) -> list[str]:  # fmt: skip
+    """Return what the labels name and the set above does not have; `tables` with and without their namespace.
+
+    `business`: of no other one is the name said; "" = of each.
+    """
     found = []
     for label in chosen:
         for name in labels[label]:
+            if business and name.startswith(BUSINESS) and name != f"{BUSINESS}{business}":
+                continue
             is_there = (
                 name.removeprefix(BUSINESS) in businesses if name.startswith(BUSINESS) else name.lower() in tables
             )

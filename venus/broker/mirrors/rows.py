@@ -53,9 +53,9 @@ class Rows:
             said += place.beyond(own, wide, newest.values(), here, self._set_above(found))
         return said
 
-    def absent(self, above: str, tables: Mapping[str, Collection[str]]) -> list[str]:
-        """Return which predicates are about something that the set above does not have."""
-        return place.without_rows(self.configured, tables, above)
+    def absent(self, above: str, tables: Mapping[str, Collection[str]], business: str = "") -> list[str]:
+        """Return which predicates are about something that the set above does not have; of one business, or of all."""
+        return place.without_rows(place.about(self.configured, business), tables, above)
 
     def _set_above(self, business: Business) -> str:
         mirror = business.committed.mirror

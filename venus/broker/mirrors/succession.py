@@ -106,17 +106,17 @@ class Succession:
                 self._core.homes.note(name, told).result(NOTE_S)
         return True
 
-    def alarms(self) -> list[str]:
-        """Say that a promotion has overruled the configuration, and what the old home does."""
+    def alarms(self, business: str = "") -> list[str]:
+        """Say that a promotion has overruled the configuration, and what the old home does; of one business, or all."""
         here = self.promoted()
         if not self._upstream:
-            return [text for text in self._former.found.values() if text]
-        if not here:
+            return self._former.said(business)
+        if not here or (business and business not in here):
             return []
-        names, above = ", ".join(sorted(here)), ", ".join(self._upstream)
+        names, above = business or ", ".join(sorted(here)), ", ".join(self._upstream)
         said = (
             f"this set was promoted and is the home of {names}, though [cluster] upstream still names {above}: remove "
             "upstream from the configuration once the old home is a mirror, or is gone for good; until then it is "
             "watched, and told to step down"
         )
-        return [said, *(text for text in self._former.found.values() if text)]
+        return [said, *self._former.said(business)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from urllib.parse import unquote
 
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.host import Host
@@ -12,6 +14,9 @@ from venus.replication.in_sync import Progress
 from venus.replication.records import Installing, Leadership, LossWindow, Member
 from venus.replication.replica import Replica
 from venus.wire import broker_pb2
+
+#: Where a record of the coordinator is about a business.
+_OF_A_BUSINESS = re.compile(r"/(?:businesses|forgotten)/(\S+)")
 
 
 class ReplicationStatus:
@@ -35,7 +40,9 @@ class ReplicationStatus:
         if self._coordination.unreachable:
             status.alarms.append(f"the coordinator does not answer: {self._coordination.unreachable}")
         status.alarms.extend(
-            f"a record of the coordinator cannot be used: {line}" for line in self._coordination.invalid
+            f"a record of the coordinator cannot be used: {line}"
+            for line in self._coordination.invalid
+            if not business or business_of(line) in ("", business)
         )
         if self._host.me.unhealthy:
             status.alarms.append(f"another broker should lead instead: {self._host.me.unhealthy}")
@@ -93,6 +100,12 @@ class ReplicationStatus:
             elif ends:
                 found.behind = max(replica.position.end - max(ends), 0)
         return found
+
+
+def business_of(line: str) -> str:
+    """Return which business a sentence about a record of the coordinator is about, "" for none."""
+    found = _OF_A_BUSINESS.search(line)
+    return unquote(found[1]) if found is not None else ""
 
 
 def alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:

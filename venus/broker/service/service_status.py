@@ -73,7 +73,7 @@ class ServiceStatus:
         if self.replication is not None:
             self.replication.lay_over(status, business)
         if self.network is not None:
-            self.network.lay_over(status, is_whole=not business)
+            self.network.lay_over(status, business)
         if self.traffic is not None:
             self.traffic.lay_over(status, business)
         for entry in status.businesses:
