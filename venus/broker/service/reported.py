@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from venus.rpc.reports import SOURCE, check, reported_problems
 from venus.wire import broker_pb2
 
+#: How a sentence of the upper adapter begins.
+PLACE = "source"
 #: Adapters whose reports are kept; with more of them, the oldest go.
 REPORTS_MAX = 1000
+#: What an upper adapter has said that shipped nothing stands for so long after it has gone: its name may be a mistake.
+APART_S = 3600.0
 
 
 class Reports:
@@ -62,6 +68,24 @@ class Reports:
         found = [alarm for _, alarm in reported_problems(entry, now_us)]
         entry.alarms.extend(found)
         entry.reported_alarms = len(found)
+
+    def apart(self, business: str, known: Set[str], now_us: int) -> list[str]:
+        """Return what upper adapters have said of businesses that are not `known`; of one of them, or of all.
+
+        One that is refused something before it ships anything leaves no business behind when it goes.
+        """
+        found = []
+        for (name, group), reported in list(self._reported.items()):
+            if group != SOURCE or name in known or business not in ("", name):
+                continue
+            if reported.unknown_since_us and abs(now_us - reported.unknown_since_us) > APART_S * 1e6:
+                self.forget(name, group)
+                continue
+            entry = broker_pb2.BusinessStatus(business=name, source=reported)
+            found += [
+                text.replace(f"{PLACE}: ", f"{PLACE}: {name}: ", 1) for _, text in reported_problems(entry, now_us)
+            ]
+        return found
 
     def tables(self) -> dict[str, set[int]]:
         """Return the tables that reports name, by business: those that do not simply follow."""

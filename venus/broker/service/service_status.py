@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from venus.broker.core import Core
 from venus.broker.mirrors.network import Network
@@ -81,13 +81,16 @@ class ServiceStatus:
             entry.alarms.extend(self._alarms.get(entry.business, ()))
             self.reports.lay_over(entry, now_us())
         status.alarms.extend(self.standing())
-        if not business:  # of a producer that has gone before it shipped anything
-            known = {entry.business for entry in status.businesses}
-            gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)
-            status.alarms.extend(f"{name}: {text}" for name, texts in gone for text in texts)
+        status.alarms.extend(self._apart(business, {entry.business for entry in status.businesses}))
         if self.watch is not None:
             self.watch.lay_over(status)
         return status
+
+    def _apart(self, business: str, known: Set[str]) -> list[str]:
+        """Return what stands of producers that have gone before they shipped anything: nobody has their business."""
+        gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)
+        wire = [f"{name}: {text}" for name, texts in gone if business in ("", name) for text in texts]
+        return [*wire, *self.reports.apart(business, known, now_us())]
 
 
 class Health:

@@ -1,0 +1,79 @@
+"""What an upper adapter was refused before it shipped anything is told, though the broker has no such business yet."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from venus.alarm_rules import SOURCE as AT_SOURCE
+from venus.alarm_rules import hop_of, recognised
+from venus.broker.service import reported, service_status
+from venus.broker.service.service_status import ServiceStatus
+from venus.conditions import AdapterCondition, own_at_source
+from venus.rpc.reports import SOURCE, encode
+from venus.wire import broker_pb2
+
+NOW_US = 1_800_000_000 * 10**6
+GRANT = "GRANT SELECT ON venus.batch TO capture"
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, *names: str) -> ServiceStatus:
+    """Return the status of a broker that has `main`, of which adapters of these businesses have spoken."""
+    monkeypatch.setattr(service_status, "now_us", lambda: NOW_US)
+    known = [broker_pb2.BusinessStatus(business="main")]
+    core: Any = SimpleNamespace(
+        status=lambda business, _: broker_pb2.BrokerStatus(businesses=[e for e in known if business in ("", "main")])
+    )
+    found = ServiceStatus(core)
+    report = encode(AdapterCondition.of([own_at_source("venus.batch", GRANT)]))
+    for name in names:
+        found.reports.say(name, SOURCE, report, NOW_US)
+    return found
+
+
+@pytest.mark.parametrize(("business", "shown"), [("", ["new", "payroll"]), ("new", ["new"]), ("main", [])])
+def test_it_is_told_and_to_nobody_who_asks_for_another_business(
+    monkeypatch: pytest.MonkeyPatch, business: str, shown: list[str]
+) -> None:
+    found = refused(monkeypatch, "new", "payroll")
+
+    said = list(found.status(business).alarms)
+
+    assert said == [
+        f"source: {name}: venus.batch is HALTED (may not be used: nothing is captured until `{GRANT}`; then it goes on "
+        "by itself)"
+        for name in shown
+    ]
+    assert {(recognised(text)[0].name, hop_of(recognised(text)[0], text)) for text in said} <= {
+        ("table_halted", AT_SOURCE)
+    }
+    assert len({recognised(text)[1] for text in said}) == len(shown), "an alarm each"
+
+
+def test_it_stands_for_a_while_after_the_adapter_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = refused(monkeypatch, "new")
+    found.reports.left("new", SOURCE, NOW_US - 60 * 10**6)
+    (said,) = found.status().alarms
+    assert said.endswith("(as it was 60 s ago: its adapter has been away since)")
+
+    found.reports.left("new", SOURCE, NOW_US)
+    monkeypatch.setattr(service_status, "now_us", lambda: NOW_US + int((reported.APART_S + 60) * 1e6))
+    assert list(found.status().alarms) == []
+
+
+def test_it_is_said_once_where_the_business_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = refused(monkeypatch, "main").status()
+    assert list(status.alarms) == []
+    assert len(status.businesses[0].alarms) == 1
+
+
+@pytest.mark.parametrize(("business", "shown"), [("", 2), ("new", 1), ("main", 0)])
+def test_neither_are_others_told_of_alarms_of_the_wire(
+    monkeypatch: pytest.MonkeyPatch, business: str, shown: int
+) -> None:
+    found = refused(monkeypatch)
+    for name in ("new", "payroll"):
+        found.alarm(name, "3 damaged half messages in a row from p")
+    assert len(found.status(business).alarms) == shown
