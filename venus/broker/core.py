@@ -209,6 +209,7 @@ class Core:
             snapshots=self.snapshots,
             started_at_us=self._started_at_us,
             clock_us=self.clock_us,
+            monotonic=self._monotonic,
         )
 
     def _knows_end(self, business: Business) -> bool:

@@ -151,6 +151,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "received_at_us": _TIME,
         "reviews": _U32,
         "bytes": _ANY,
+        "waited_ms": _ANY,
     },
     "BrokerFrame": {"halves_through": _ANY},
     "InitAck": {

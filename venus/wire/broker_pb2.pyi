@@ -445,6 +445,7 @@ class HalfRef(_message.Message):
     RECEIVED_AT_US_FIELD_NUMBER: _builtins.int
     REVIEWS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    WAITED_MS_FIELD_NUMBER: _builtins.int
     batch_no: _builtins.int
     digest: _builtins.int
     first_sequence: _builtins.int
@@ -452,6 +453,8 @@ class HalfRef(_message.Message):
     received_at_us: _builtins.int
     reviews: _builtins.int
     bytes: _builtins.int
+    waited_ms: _builtins.int
+    """in a status: since when this process knows of it, by a clock that nobody sets; 0 = not said"""
     def __init__(
         self,
         *,
@@ -462,10 +465,11 @@ class HalfRef(_message.Message):
         received_at_us: _builtins.int = ...,
         reviews: _builtins.int = ...,
         bytes: _builtins.int = ...,
+        waited_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "bytes", b"bytes", "count", b"count", "digest", b"digest", "first_sequence", b"first_sequence", "received_at_us", b"received_at_us", "reviews", b"reviews"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "bytes", b"bytes", "count", b"count", "digest", b"digest", "first_sequence", b"first_sequence", "received_at_us", b"received_at_us", "reviews", b"reviews", "waited_ms", b"waited_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1126,6 +1130,7 @@ class OpenSnapshotRequest(_message.Message):
     HOLDER_FIELD_NUMBER: _builtins.int
     ONLY_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
+    CONFIRMS_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     splits: _builtins.int
@@ -1134,6 +1139,8 @@ class OpenSnapshotRequest(_message.Message):
     """0 = the broker's default"""
     holder: _builtins.str
     """for people"""
+    confirms: _builtins.bool
+    """the caller renews the lease at once: until then it lasts as long as a call may"""
     seal: _builtins.int
     @_builtins.property
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1157,11 +1164,12 @@ class OpenSnapshotRequest(_message.Message):
         holder: _builtins.str = ...,
         only: _abc.Iterable[_builtins.str] | None = ...,
         where: _abc.Iterable[Global___RowFilter] | None = ...,
+        confirms: _builtins.bool = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "holder", b"holder", "lease_s", b"lease_s", "only", b"only", "seal", b"seal", "splits", b"splits", "table_ids", b"table_ids", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "confirms", b"confirms", "holder", b"holder", "lease_s", b"lease_s", "only", b"only", "seal", b"seal", "splits", b"splits", "table_ids", b"table_ids", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1952,6 +1960,9 @@ class BusinessStatus(_message.Message):
     REPLACED_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
     TABLES_TOTAL_FIELD_NUMBER: _builtins.int
+    HALVES_TOTAL_FIELD_NUMBER: _builtins.int
+    CONSUMERS_TOTAL_FIELD_NUMBER: _builtins.int
+    COMMITTED_AGO_MS_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1975,6 +1986,12 @@ class BusinessStatus(_message.Message):
     """this set was the home until `home` was promoted"""
     tables_total: _builtins.int
     """how many tables it has, of which `tables` may be a part; 0: all, as an older broker says"""
+    halves_total: _builtins.int
+    """the same of `halves`, which has the oldest"""
+    consumers_total: _builtins.int
+    """and of `consumers`, which has those that are away or behind"""
+    committed_ago_ms: _builtins.int
+    """since the newest commit, by a clock that nobody sets; absent: before the start"""
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfRef]: ...
     @_builtins.property
@@ -2041,12 +2058,17 @@ class BusinessStatus(_message.Message):
         replaced: _builtins.bool = ...,
         losses: _abc.Iterable[Global___LossWindow] | None = ...,
         tables_total: _builtins.int = ...,
+        halves_total: _builtins.int = ...,
+        consumers_total: _builtins.int = ...,
+        committed_ago_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "mirror", b"mirror", "replication", b"replication", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_ago_ms", b"_committed_ago_ms", "committed_ago_ms", b"committed_ago_ms", "home", b"home", "mirror", b"mirror", "replication", b"replication", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "home", b"home", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "losses", b"losses", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replaced", b"replaced", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables", "tables_total", b"tables_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_ago_ms", b"_committed_ago_ms", "alarms", b"alarms", "business", b"business", "committed_ago_ms", b"committed_ago_ms", "consumers", b"consumers", "consumers_total", b"consumers_total", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "halves_total", b"halves_total", "held_bytes", b"held_bytes", "home", b"home", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "losses", b"losses", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replaced", b"replaced", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables", "tables_total", b"tables_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__committed_ago_ms: _TypeAlias = _typing.Literal["committed_ago_ms"]  # noqa: Y015
+    _WhichOneofArgType__committed_ago_ms: _TypeAlias = _typing.Literal["_committed_ago_ms", b"_committed_ago_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_ago_ms) -> _WhichOneofReturnType__committed_ago_ms | None: ...
 
 Global___BusinessStatus: _TypeAlias = BusinessStatus  # noqa: Y015
 

@@ -32,6 +32,42 @@ def test_a_status_says_when_it_was_made_by_the_clock_of_its_moments(tmp_path: Pa
         engine.stop()
 
 
+@pytest.mark.parametrize("ahead_s", [-7200.0, 7200.0])
+def test_setting_the_clock_makes_and_hides_no_alarm_of_a_half_message(tmp_path: Path, ahead_s: float) -> None:
+    clock = engines.Clock()
+    engine = engines.make(tmp_path, clock)
+
+    def alarms() -> list[str]:
+        return [alarm for alarm in engines.status(engine).alarms if "undecided" in alarm]
+
+    try:
+        producer = engines.Producer(engine)
+        producer.send(producer.next_half(engines.rows(0, 1)))
+        clock.now_s += 30
+        engine.producers.review_delivered(BUSINESS, [1])
+        clock.wall_ahead_s = ahead_s
+        assert alarms() == []
+        clock.now_s += 31
+        assert alarms() == ["half message 1 has been undecided for 61 s (1 of them)"]
+        assert [half.waited_ms for half in engines.status(engine).halves] == [61_000]
+    finally:
+        engine.stop()
+
+
+def test_how_long_ago_something_was_committed_is_told_by_a_clock_that_nobody_sets(tmp_path: Path) -> None:
+    clock = engines.Clock()
+    engine = engines.make(tmp_path, clock)
+    engines.Producer(engine).commit(engines.rows(0, 1))
+    clock.now_s += 5
+    clock.wall_ahead_s = 7200.0
+    assert engines.status(engine).committed_ago_ms == 5000
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock)
+    assert not engines.status(engine).HasField("committed_ago_ms"), "it was before the start"
+    engine.stop()
+
+
 def test_leases_have_one_clock_that_goes_on_in_sleep(
     tmp_path: Path, etcd_server: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

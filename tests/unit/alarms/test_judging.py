@@ -90,3 +90,13 @@ def test_silence_is_judged_by_the_clock_of_the_broker_alone() -> None:
     entry.producer = ""
     ((_, text),) = judged(status, NOW, LATE)
     assert "is 0 s old" in text
+
+
+def test_silence_is_as_long_as_it_was_whatever_the_clock_was_set_to() -> None:
+    status, entry = business()
+    entry.last_captured_at_us = entry.last_committed_at_us = NOW_US - 3_600_000_000
+    entry.committed_ago_ms = 1000
+    assert rules(status) == []
+    entry.last_captured_at_us = entry.last_committed_at_us = NOW_US
+    entry.committed_ago_ms = 61_000
+    assert rules(status) == ["capture_late"]

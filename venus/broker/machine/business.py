@@ -91,6 +91,7 @@ class Business:
     epochs: Epochs = ()
     committed_at_us: int = 0
     captured_at_us: int = 0
+    committed_seen_at: float | None = None  # when this process showed the newest batch; monotonic
     marks: list[Mark] = field(default_factory=list)  # replaced, never changed
     #: Parts of its record as they were stored last, each with what it was made of.
     encoded: dict[str, tuple[object, str]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ Only a review that reached a producer counts: an adapter that is away for a day 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 #: The pause doubles up to this.
 PAUSE_MAX_S = 60.0
@@ -17,9 +17,10 @@ ASKED_MAX = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """How often a half message was asked about, and when to ask again."""
+    """How often a half message was asked about, when to ask again, and since when it is known here."""
 
     due_at: float
+    since: float
     delivered: int = 0
 
 
@@ -37,7 +38,7 @@ class Reviews:
 
     def expect(self, batch_no: int, now: float) -> None:
         """Start the clock of a new half message."""
-        self.asked[batch_no] = Asked(due_at=now + self.first_s)
+        self.asked[batch_no] = Asked(due_at=now + self.first_s, since=now)
 
     def settle(self, batch_nos: Iterable[int]) -> None:
         """Stop the clocks of decided ones."""
@@ -55,7 +56,7 @@ class Reviews:
             asked = self.asked.get(batch_no)
             if asked is not None:
                 times = asked.delivered + 1
-                self.asked[batch_no] = Asked(due_at=now + pause_s(times, self.first_s), delivered=times)
+                self.asked[batch_no] = replace(asked, due_at=now + pause_s(times, self.first_s), delivered=times)
                 counted += 1
         return counted
 
@@ -63,6 +64,11 @@ class Reviews:
         """Return how often a half message was asked about."""
         asked = self.asked.get(batch_no)
         return asked.delivered if asked else 0
+
+    def waited_s(self, batch_no: int, now: float) -> float:
+        """Return for how long a half message has been known here without a decision; 0 = it is not."""
+        asked = self.asked.get(batch_no)
+        return max(0.0, now - asked.since) if asked else 0.0
 
     def exhausted(self) -> list[int]:
         """Return those that asking did not settle."""

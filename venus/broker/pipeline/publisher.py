@@ -68,6 +68,7 @@ class Publisher:
         if placed:
             business.tail.extend(placed)
             self._placed += len(placed)
+            business.committed_seen_at = self._monotonic()
             business.visible_offset = business.committed.next_offset
         business.visible_through = business.log.applied
         if placed:

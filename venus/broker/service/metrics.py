@@ -32,7 +32,7 @@ BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], flo
     ("venus_last_captured_seconds", "Unix time of the newest cut at the source", lambda b: b.last_captured_at_us / 1e6),
     ("venus_last_scrub_seconds", "Unix time of the end of the last scrub", lambda b: b.last_scrub_at_us / 1e6),
     ("venus_producer_connected", "1 while a producer is connected", lambda b: float(bool(b.producer))),
-    ("venus_halves", "Half messages without a decision", lambda b: len(b.halves)),
+    ("venus_halves", "Half messages without a decision", lambda b: b.halves_total),
     ("venus_alarms", "Alarms that stand", lambda b: len(b.alarms)),
     ("venus_tables", "Tables that anything was committed of", lambda b: b.tables_total),
 )
@@ -180,8 +180,8 @@ class StatusCollector(Collector):
             "venus_oldest_half_age_seconds", "Age of the oldest half message without a decision", labels=["business"]
         )
         for business in self._status.businesses:
-            oldest = min((half.received_at_us for half in business.halves), default=0)
-            family.add_metric([business.business], age_s(oldest, self._now_us))
+            oldest_ms = max((half.waited_ms for half in business.halves), default=0)
+            family.add_metric([business.business], oldest_ms / 1000)
         return family
 
     def _consumers(self) -> Iterable[Metric]:

@@ -11,6 +11,7 @@ from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.queue.buffer import Buffer
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.status import figures
+from venus.broker.status.naming import Naming
 from venus.broker.status.tables import Tables
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
@@ -35,11 +36,12 @@ class StatusReport:
     snapshots: Snapshots
     started_at_us: int
     clock_us: Callable[[], int]
+    monotonic: Callable[[], float]
 
     def __call__(self, business: str = "", tables: Tables | None = None) -> broker_pb2.BrokerStatus:
         """Describe the broker, and one business or all of them."""
-        tables = tables or Tables()
-        free, now_us = self.space.free(), self.clock_us()
+        tables, naming = tables or Tables(), Naming()
+        free, now = self.space.free(), self.monotonic()
         alarms = []
         if self.space.refusing or free < self.settings.free_bytes_min:
             alarms.append(f"{self.space.path} has only {free >> 20} MiB free: half messages are refused")
@@ -48,7 +50,7 @@ class StatusReport:
         return broker_pb2.BrokerStatus(
             version=venus.__version__,
             started_at_us=self.started_at_us,
-            now_us=now_us,
+            now_us=self.clock_us(),
             free_bytes=free,
             buffer_bytes=self.buffer.status().nbytes,
             buffer_limit_bytes=self.buffer.bytes_max,
@@ -57,9 +59,10 @@ class StatusReport:
                 figures.business_status(
                     self.store,
                     found,
-                    now_us=now_us,
+                    now=now,
                     thresholds=self._thresholds,
                     tables=tables,
+                    naming=naming,
                     leases=self.snapshots.status(found),
                 )
                 for found in self.catalogue.present()

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer
+from venus.broker.machine.half import Half, State
 from venus.broker.machine.review_schedule import ASKED_MAX
 from venus.broker.pipeline.producer_commands import half_ref
 from venus.broker.queue import places
 from venus.broker.status.home_status import home_alarms, loss_windows
+from venus.broker.status.naming import Naming
 from venus.broker.status.tables import Tables
 from venus.broker.store.rocks import Store
 from venus.model import counted
@@ -59,17 +61,20 @@ def business_status(
     store: Store,
     business: Business,
     *,
-    now_us: int,
+    now: float,
     thresholds: Thresholds,
     tables: Tables,
+    naming: Naming,
     leases: Sequence[broker_pb2.LeaseStatus] = (),
 ) -> broker_pb2.BusinessStatus:
-    """Describe a business."""
+    """Describe a business; `now` is monotonic."""
     state = business.committed  # one moment: a decision that is being written down is still undecided and invisible
     with business.lock:
         counters = dict(business.counters)
-        halves = [half_ref(business, found) for found in state.halves]
-    consumers = [_consumer(store, business, consumer) for consumer in _by_group(business.attached())]
+        halves = [_half(business, found, now) for found in naming.halves(state.halves)]
+    groups = _by_group(business.attached())
+    consumers = [_consumer(store, business, consumer) for consumer in naming.consumers(groups)]
+    seen_at = business.committed_seen_at
     return broker_pb2.BusinessStatus(
         business=business.name,
         epoch=state.epoch,
@@ -85,11 +90,14 @@ def business_status(
         last_scrub_at_us=business.scrubbed_at_us,
         leases=leases,
         halves=halves,
+        halves_total=len(state.halves),
         consumers=consumers,
+        consumers_total=len(groups),
+        committed_ago_ms=None if seen_at is None else _ms(now - seen_at),
         tables=tables.of(business),
         tables_total=len(business.tables),
         counters={**dict.fromkeys(COUNTERS, 0), **counters},
-        alarms=[*_alarms(business, halves, now_us, thresholds), *_held_alarms(consumers, thresholds.held_bytes_max),
+        alarms=[*_alarms(business, state, now, thresholds), *_held_alarms(consumers, thresholds.held_bytes_max),
                 *_standing_alarms(business)],
         home=homes.said(state.home),
         replaced=state.is_replaced,
@@ -163,12 +171,30 @@ def _undescribed_alarms(business: Business) -> list[str]:
     return alarms
 
 
-def _alarms(business: Business, halves: list[broker_pb2.HalfRef], now_us: int, thresholds: Thresholds) -> list[str]:
+def _half(business: Business, found: Half, now: float) -> broker_pb2.HalfRef:
+    """Describe an undecided half message, with its age as this process knows it."""
+    ref = half_ref(business, found)
+    ref.waited_ms = max(1, _ms(business.reviews.waited_s(found.batch_no, now)))  # 0: not said
+    return ref
+
+
+def _ms(seconds: float) -> int:
+    return max(0, int(seconds * 1000))
+
+
+def _alarms(business: Business, state: State, now: float, thresholds: Thresholds) -> list[str]:
+    """Return what needs somebody.
+
+    How long a half message waits is told by a clock that nobody sets, from when this process knew of it: a wall clock
+    that was set, or that of another broker, would make an alarm of nothing, or hide one.
+    """
     alarms = []
-    old = [ref for ref in halves if now_us - ref.received_at_us > thresholds.half_age_s * 1e6]
+    with business.lock:
+        ages = [business.reviews.waited_s(found.batch_no, now) for found in state.halves]
+    old = [age_s for age_s in ages if age_s > thresholds.half_age_s]
     if old:
-        age_s = (now_us - old[0].received_at_us) // 10**6
-        alarms.append(f"half message {old[0].batch_no} has been undecided for {age_s} s ({len(old)} of them)")
+        first = state.halves[0].batch_no
+        alarms.append(f"half message {first} has been undecided for {int(max(old))} s ({len(old)} of them)")
     with business.lock:
         exhausted = business.reviews.exhausted()
     if exhausted:

@@ -125,7 +125,7 @@ def figures(status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) 
         if entry.last_captured_at_us:
             yield (name, "", "capture_lag_s"), max(0.0, now_s - entry.last_captured_at_us / 1e6)
         yield (name, "", "full_data_behind"), float(entry.next_offset - entry.materialised_offset)
-        yield (name, "", "halves"), float(len(entry.halves))
+        yield (name, "", "halves"), float(entry.halves_total)
         for consumer in entry.consumers:
             oldest_us = consumer.oldest_unacknowledged_us
             yield (name, consumer.group, "backlog_rows"), float(consumer.backlog_rows)

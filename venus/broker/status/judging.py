@@ -60,7 +60,8 @@ def _capture(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Itera
             f"the newest change at the broker is {age_s:,.0f} s old; is `venus sync` running?"
         )
         return
-    silent_s = now.age_s(committed_us)  # by this broker's clock alone: the source's may be another one
+    # by this broker's clock alone, and one that nobody sets where it saw the commit: the source's may be another one
+    silent_s = entry.committed_ago_ms / 1000 if entry.HasField("committed_ago_ms") else now.age_s(committed_us)
     if silent_s > late_s and not (entry.HasField("source") and entry.source.report.paused):
         yield f"source -> broker: nothing has been captured for {silent_s:,.0f} s"
     elif said := clock_problem((committed_us - captured_us) / 1e6, late_s):
