@@ -86,6 +86,7 @@ class TargetView:
     #: What the broker had committed of each table by then.
     committed_at_cut: dict[int, int] = field(default_factory=dict)
     heartbeat_age_s: float | None = None  # how old the newest heartbeat is that has arrived: the lag from end to end
+    heartbeat_at_us: int = 0  # when that was, by the source's clock
     tables: tuple[TargetTable, ...] = ()
     #: What waits for a lock that somebody else holds.
     waiting: tuple[TableCondition, ...] = ()

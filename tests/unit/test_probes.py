@@ -63,6 +63,44 @@ def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest
     assert found.halves[0].age_s == 6.0
 
 
+def test_what_the_broker_has_measured_itself_comes_before_a_difference_of_moments() -> None:
+    status = broker_pb2.BrokerStatus(now_us=10**15)
+    entry = status.businesses.add(
+        business="main", last_captured_at_us=1, last_committed_at_us=1, committed_ago_ms=3000, halves_total=7,
+        consumers_total=9,
+    )  # fmt: skip
+    entry.halves.add(batch_no=1, received_at_us=1, waited_ms=6000)
+
+    found = probes.broker_view(status, "main", "b:1", status.now_us)
+
+    assert (found.committed_age_s, found.halves[0].age_s) == (3.0, 6.0)
+    assert (found.halves_total, found.consumers_total) == (7, 9)
+
+
+@pytest.mark.parametrize("clock_us", [-300_000_000, 0, 300_000_000])
+@pytest.mark.parametrize(("behind_s", "quiet_s"), [(0.0, 0.5), (40.0, 0.5), (0.0, 90.0)])
+def test_the_lag_from_end_to_end_is_that_of_no_clock_that_is_wrong(
+    behind_s: float, quiet_s: float, clock_us: int
+) -> None:
+    """The source's clock was five minutes off, or the target's: that was shown as lag, or hid it."""
+    captured_us = 1_800_000_000_000_000 + clock_us
+    target = replace(TARGET, heartbeat_at_us=captured_us - int(behind_s * 1e6), heartbeat_age_s=300.0)
+    told = replace(BROKER, captured_at_us=captured_us, committed_age_s=quiet_s)
+
+    assert probes.aged(target, told).heartbeat_age_s == behind_s + quiet_s
+    assert probes.aged(target, BrokerView(error="away")) == target
+    assert probes.aged(replace(target, heartbeat_at_us=0), told).heartbeat_age_s == 300.0
+    ahead = replace(target, heartbeat_at_us=captured_us + 2_000_000)  # it came after the broker was asked
+    assert probes.aged(ahead, told).heartbeat_age_s == quiet_s
+
+
+def test_many_consumers_of_which_a_target_is_not_named_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = replace(broker(82), consumers=(replace(CONSUMER, group="main/other"),), consumers_total=2000)
+    assert looked(monkeypatch, known) == ()
+    (problem,) = looked(monkeypatch, replace(known, consumers_total=1))
+    assert "the broker does not know this target" in problem
+
+
 def test_a_broker_that_is_away_is_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = looked(monkeypatch, BrokerView(error="broker b cannot be reached"))
     assert problem == "broker: b cannot be reached"

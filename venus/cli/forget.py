@@ -55,8 +55,9 @@ def _target(admin: Admin, business: str, target: str, yes: bool) -> str:
     from venus.network.topology import PULLS_AS
 
     group = target if target.startswith(PULLS_AS) else f"{business}/{target}"  # or a broker set that pulls from here
-    groups = [c.group for b in admin.status(business).businesses if b.business == business for c in b.consumers]
-    if group not in groups:
+    found = [entry for entry in admin.status(business).businesses if entry.business == business]
+    groups = [consumer.group for entry in found for consumer in entry.consumers]
+    if group not in groups and sum(entry.consumers_total for entry in found) <= len(groups):
         known = [g.removeprefix(f"{business}/") for g in groups]
         hint = f"it has {', '.join(known)}" if known else "it has none"
         raise ConfigError(f"the broker knows no target {target!r}{nearest(target, known)}", hint=hint)

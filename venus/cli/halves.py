@@ -13,10 +13,10 @@ import typer
 from venus.cli.commands import Commands
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.moments import moment_of
+from venus.cli.moments import half_age_s, moment_of
 from venus.errors import ConfigError
 from venus.figures import bytes_shown, seconds_shown
-from venus.model import Verdict
+from venus.model import Verdict, counted
 
 if TYPE_CHECKING:
     from venus.wire.broker_pb2 import BusinessStatus
@@ -60,18 +60,23 @@ def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
             "rows": half.count,
             "bytes": half.bytes,
             "first_sequence": half.first_sequence,
-            "age_s": max(0.0, (now_us - half.received_at_us) / 1e6),
+            "age_s": half_age_s(half, now_us),
             "reviews": half.reviews,
         }
         for half in found.halves
     ]
-    document = {"business": found.business, "producer": found.producer, "halves": halves, "alarms": list(found.alarms)}
+    document = {
+        "business": found.business, "producer": found.producer, "halves": halves, "alarms": list(found.alarms),
+        "halves_total": max(found.halves_total, len(halves)),
+    }  # fmt: skip
     rows: list[tuple[object, ...]] = [
         (h["batch_no"], h["rows"], bytes_shown(int(h["bytes"])), seconds_shown(h["age_s"]), h["reviews"])
         for h in halves
     ]
     shown = [table("batch", "rows", "size", "age", "reviews", rows=rows)] if rows else ["no undecided half message"]
-    run.out.answer(document, *shown, *[f"ALARM {alarm}" for alarm in found.alarms])
+    more = found.halves_total - len(halves)
+    behind = [f"and {counted(more, 'half message')} behind these"] if more > 0 else []
+    run.out.answer(document, *shown, *behind, *[f"ALARM {alarm}" for alarm in found.alarms])
     return 1 if found.alarms else 0
 
 
@@ -107,7 +112,7 @@ def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
 
     found = business_status(run)
     undecided = [half.batch_no for half in found.halves]
-    if batch not in undecided:
+    if batch not in undecided and found.halves_total <= len(undecided):  # of more the broker itself knows
         named = ", ".join(map(str, undecided)) or "none"
         raise ConfigError(f"batch {batch} is not undecided", hint=f"undecided: {named}")
     if not yes:

@@ -127,8 +127,11 @@ class BrokerView:
     captured_age_s: float | None = None  # since the newest committed cut was captured, by the source's clock
     committed_age_s: float | None = None  # since it was committed, by the broker's
     ship_s: float | None = None  # from its capture to its commit, by both; below 0 = the source's clock is ahead
+    captured_at_us: int = 0  # when that was, by the source's clock
     halves: tuple[HalfView, ...] = ()
+    halves_total: int = 0  # of which `halves` has the oldest
     consumers: tuple[ConsumerView, ...] = ()
+    consumers_total: int = 0  # of which `consumers` has those that are away or behind
     leases: tuple[LeaseView, ...] = ()
     committed_changes: dict[int, int] = field(default_factory=dict)
     #: The broker's own; what adapters have reported to it is apart.
@@ -304,7 +307,7 @@ def stranger_problems(target: TargetView, consumer: ConsumerView | None, broker:
             f"{where}: the target is at offset {target.offset:,}, the broker's queue ends at {broker.next_offset:,}: "
             f"the broker has lost its data, or another one answers; {way_out}"
         ]
-    if consumer is None:
+    if consumer is None and broker.consumers_total <= len(broker.consumers):
         return [
             f"{where}: the broker does not know this target and keeps nothing for it; `venus sync` continues if its "
             f"increments are still there, else {way_out}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from venus.adapters.targets.views import TargetView, age_s
 from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
-from venus.cli.moments import moment_of
+from venus.cli.moments import committed_age_s, half_age_s, moment_of
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
@@ -53,8 +53,20 @@ def look(settings: Settings) -> Overview:
             heartbeat_s=settings.capture.heartbeat_s,
             source=source.result(),
             broker=at_broker,
-            targets=targets,
+            targets=tuple(aged(target, at_broker) for target in targets),
         )
+
+
+def aged(target: TargetView, broker: BrokerView) -> TargetView:
+    """Return a target with its lag from end to end as the broker tells it, whatever its machine's clock says.
+
+    By differences of one clock each: the source's from the heartbeat to its newest cut, the broker's since then. How
+    long that cut was on its way is left out; if the broker does not know, the age is by the clocks of two machines.
+    """
+    if not (target.heartbeat_at_us and broker.captured_at_us) or broker.committed_age_s is None:
+        return target
+    behind_s = max(0.0, (broker.captured_at_us - target.heartbeat_at_us) / 1e6)
+    return replace(target, heartbeat_age_s=behind_s + broker.committed_age_s)
 
 
 def look_at_source(settings: Settings) -> SourceView:
@@ -139,10 +151,13 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         log_bytes=own.log_bytes,
         scrub_age_s=age_s(own.last_scrub_at_us, now_us),
         captured_age_s=age_s(own.last_captured_at_us, now_us),
-        committed_age_s=age_s(own.last_committed_at_us or own.last_captured_at_us, now_us),
+        committed_age_s=committed_age_s(own, now_us),
+        captured_at_us=own.last_captured_at_us,
         ship_s=shipped_in_s(own),
         halves=half_views(own, now_us),
+        halves_total=max(own.halves_total, len(own.halves)),
         consumers=tuple(consumer_view(found, now_us) for found in own.consumers),
+        consumers_total=max(own.consumers_total, len(own.consumers)),
         leases=tuple(LeaseView(holder=lease.holder, offset=lease.offset, left_s=lease.left_s) for lease in own.leases),
         committed_changes={t.table_id: t.committed_changes for t in own.tables},
         alarms=(*broker.alarms, *own.alarms[: len(own.alarms) - own.reported_alarms]),
@@ -241,7 +256,7 @@ def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:
             rows=h.count,
             bytes=h.bytes,
             last_sequence=h.first_sequence + h.count - 1,
-            age_s=age_s(h.received_at_us, now_us) or 0.0,
+            age_s=half_age_s(h, now_us),
             reviews=h.reviews,
         )
         for h in own.halves

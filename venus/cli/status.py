@@ -254,7 +254,8 @@ def halves_shown(broker: BrokerView) -> str | None:
     if not broker.halves:
         return "no half message"
     oldest = broker.halves[0]
-    halves, reviews = counted(len(broker.halves), "half message"), counted(oldest.reviews, "review")
+    halves = counted(max(broker.halves_total, len(broker.halves)), "half message")
+    reviews = counted(oldest.reviews, "review")
     return f"{halves}, oldest {seconds_shown(oldest.age_s)}, {reviews}"
 
 

@@ -140,6 +140,7 @@ def view(name: str, manifest: Manifest, *, paused: bool, resyncing: set[int], no
         applied_sequence=manifest.sequence,
         applied_age_s=age_s(manifest.applied_at_us, now_us),
         heartbeat_age_s=age_s(manifest.heartbeat_us, now_us),
+        heartbeat_at_us=manifest.heartbeat_us,
         unaccounted_rows=manifest.unaccounted,
         note="; ".join(notes),
         tables=tuple(

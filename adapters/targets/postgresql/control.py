@@ -64,6 +64,8 @@ class Progress:
     wanted: dict[str, str] = field(default_factory=dict)
     #: What waits for a lock that somebody else holds.
     waiting: tuple[TableCondition, ...] = ()
+    #: When this was, by the target's own clock.
+    now_us: int
 
 
 def progress(settings: Settings, name: str) -> Progress:
@@ -91,6 +93,7 @@ def progress_of(target: PostgresTarget, session: Session) -> Progress:
         cut_over=cutmark.read(target, session),
         wanted={t.source_name: text_for(target.config.where, t.source_name) for t in tables},
         waiting=tuple(waiting(target, session, {t.table_id: t for t in tables})),
+        now_us=int(target.own_rows(session, "clock")[0][0]),
     )
 
 

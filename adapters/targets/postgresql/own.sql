@@ -3,6 +3,10 @@
 -- try_lock --
 SELECT pg_try_advisory_lock(hashtextextended(%(group)s, 7654))
 
+-- clock --
+-- What is stored by the target's clock is as old as that clock says.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
 -- position --
 -- A target that an older VENUS has loaded lacks the last one until a load or `venus sync` upgrades it.
 SELECT "offset", epoch, last_sequence, control, paused, captured_at, committed_at, applied_at, heartbeat_at, note,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -108,7 +107,7 @@ class Postgresql(Lacking):
 
     def look(self) -> TargetView:
         try:
-            return view(control.progress(self._settings, self.name), time.time_ns() // 1000)
+            return view(control.progress(self._settings, self.name))
         except VenusError as error:
             return TargetView(name=self.name, group=self._target.group, error=str(error))
 

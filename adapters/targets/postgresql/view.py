@@ -11,15 +11,16 @@ from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.predicates.ranges import same
 
 
-def view(found: Progress, now_us: int) -> TargetView:
+def view(found: Progress) -> TargetView:
     """Return what VENUS's own tables at the target say."""
     position = found.position
     if position is None:
         return TargetView(name=found.target, group=found.group, constraints=found.constraints)
-    return _loaded(found, position, now_us)
+    return _loaded(found, position)
 
 
-def _loaded(found: Progress, position: Position, now_us: int) -> TargetView:
+def _loaded(found: Progress, position: Position) -> TargetView:
+    heartbeat_us = moment_us(position.heartbeat_at)
     return TargetView(
         name=found.target,
         group=found.group,
@@ -27,8 +28,9 @@ def _loaded(found: Progress, position: Position, now_us: int) -> TargetView:
         paused=position.paused,
         offset=position.offset,
         applied_sequence=position.last_sequence,
-        applied_age_s=age_s(moment_us(position.applied_at), now_us),
-        heartbeat_age_s=age_s(moment_us(position.heartbeat_at), now_us),
+        applied_age_s=age_s(moment_us(position.applied_at), found.now_us),
+        heartbeat_age_s=age_s(heartbeat_us, found.now_us),
+        heartbeat_at_us=heartbeat_us,
         open_quarantine=found.open_quarantine,
         unaccounted_rows=found.unaccounted,
         constraints=found.constraints,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
@@ -54,7 +53,7 @@ class PostgresCutover:
         return cutmark.read(self._target, self._session)
 
     def look(self) -> TargetView:
-        return view(progress_of(self._target, self._session), time.time_ns() // 1000)
+        return view(progress_of(self._target, self._session))
 
     # -- what is proved --------------------------------------------------------------------------------------------
 
