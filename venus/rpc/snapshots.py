@@ -74,16 +74,24 @@ class Snapshots:
         self, business: str, *, table_ids: Seq[int] = (), splits: int = 1, lease_s: int = 0, holder: str = "",
         only: Seq[str] = (), where: Seq[broker_pb2.RowFilter] = (),
     ) -> broker_pb2.Snapshot:  # fmt: skip
-        """Make a snapshot and pin it for its lease."""
+        """Make a snapshot and pin it for its lease.
+
+        The lease begins with a word of ours: of an answer that is lost nothing stays at the broker.
+        """
         request = broker_pb2.OpenSnapshotRequest(
             business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder, only=only,
-            where=where,
+            where=where, confirms=True,
         )  # fmt: skip
         snapshot = self._connection.call(
             business, lambda channel: _ask(channel, "OpenSnapshot", request, broker_pb2.Snapshot)
         )
         if self._connection.address != self._reach:
             snapshot.snapshot_id = f"{self._connection.address}/{snapshot.snapshot_id}"
+        try:
+            self.renew(snapshot.snapshot_id)
+        except VenusError as error:
+            if not error.retryable:  # else reading renews it too
+                raise
         return snapshot
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:

@@ -286,6 +286,60 @@ def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock
     engine.stop()
 
 
+def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock) -> None:
+    """One that opened snapshots and closed none had all of them, and nobody else could load anything for an hour."""
+    engine = engines.make(tmp_path, clock, limits=Limits(leases=8, slow_request_ms=0))
+    Producer(engine).commit(engines.rows(0, 10))
+    Producer(engine, "payroll").commit(engines.rows(0, 10))
+
+    def opened(holder: str, business: str = BUSINESS) -> int:
+        count = 0
+        while True:
+            try:
+                engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=business, holder=holder))
+            except Overloaded as error:
+                refusals.append(str(error))
+                return count
+            count += 1
+
+    refusals: list[str] = []
+    assert [opened("eu"), opened("us"), opened("eu", "payroll"), opened(""), opened("eu")] == [4, 2, 1, 1, 0]
+    assert refusals == [
+        "eu has 4 leases on snapshots of main already, and 4 are left for everybody else",
+        "us has 2 leases on snapshots of main already, and 2 are left for everybody else",
+        "eu has 1 lease on snapshots of payroll already, and 1 are left for everybody else",
+        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
+        "name (its lease: 3600 s) and 1 load of other businesses",
+        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
+        "name (its lease: 3600 s) and 1 load of other businesses",
+    ]
+    engine.stop()
+
+
+def test_a_lease_whose_answer_was_lost_ends_as_soon_as_nobody_can_wait_for_it(engine: Core, clock: Clock) -> None:
+    """It stood for its whole length, up to an hour, and kept the queue and files for nobody."""
+
+    def holders() -> list[str]:
+        engine.snapshots.expire()
+        return sorted(lease.holder for lease in engines.status(engine).leases)
+
+    Producer(engine).commit(engines.rows(0, 10))
+    lost, kept, read = (open_snapshot(engine, holder=name, confirms=True) for name in ("lost", "kept", "read"))
+    open_snapshot(engine, holder="of an older version")
+    assert lost.lease_s == kept.lease_s == 3600
+    engine.full_data.renew(kept.snapshot_id)
+    clock.now_s += 60
+    assert len(engines.chunks(engine, read, read.splits[0])) == 1
+    assert len(holders()) == 4
+    clock.now_s += 61
+
+    assert holders() == ["kept", "of an older version", "read"]
+    with pytest.raises(SnapshotExpired):
+        engine.full_data.renew(lost.snapshot_id)
+    clock.now_s += 3400
+    assert len(holders()) == 3
+
+
 def test_a_snapshot_that_cannot_be_described_leaves_no_lease(
     engine: Core, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,9 @@ _LONG_AGO_US = -(10**18)
 LEASE_S_MAX = 3600
 #: A lease is renewed once less than three quarters of it are left: microseconds of each of its seconds.
 _RENEWED_BELOW_US = 750_000
+#: A lease lasts so long until who asked for it says that he has it: as long as a client waits for the answer.
+UNCONFIRMED_S = 120
+NAMELESS = "somebody without a name"
 #: So many leases are in a status, and so many holders are named in a refusal.
 LEASES_SHOWN_MAX = 100
 _SHOWN_MAX = 8
@@ -107,6 +110,13 @@ class Holding:
         """Return when a lease ends that begins now."""
         return self.clock_us() + lease_s * 10**6
 
+    def first_until(self, lease_s: int, *, confirms: bool) -> int:
+        """Return when a new lease ends unless it is renewed; `confirms`: its holder renews it at once.
+
+        An answer may be lost, and nobody has such a lease then.
+        """
+        return self.until(min(lease_s, UNCONFIRMED_S) if confirms else lease_s)
+
     def add(self, pin: Pin) -> None:
         """Take up a new lease, and wait until it is stored."""
         self._leases.add(pin)
@@ -156,7 +166,7 @@ def shown(pins: Sequence[Pin], now_us: int) -> str:
     """Name who has leases, each with the time that it has at most, the first to end first."""
     ends: dict[str, int] = {}
     for pin in sorted(pins, key=lambda pin: pin.expires_at_us):
-        ends[pin.holder or "somebody without a name"] = max(0, pin.expires_at_us - now_us) // 10**6
+        ends[pin.holder or NAMELESS] = max(0, pin.expires_at_us - now_us) // 10**6
     words = [f"{holder} (its lease: {left_s} s)" for holder, left_s in ends.items()]
     more = f" and {len(words) - _SHOWN_MAX} more" if len(words) > _SHOWN_MAX else ""
     return ", ".join(words[:_SHOWN_MAX]) + more

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
@@ -21,7 +21,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.levels import stored_levels
 from venus.broker.queue.filled import check
 from venus.broker.snapshot import choosing, inside, splits
-from venus.broker.snapshot.holding import Holding, shown
+from venus.broker.snapshot.holding import NAMELESS, Holding, shown
 from venus.broker.snapshot.leases import Pin
 from venus.broker.snapshot.reading import Reading, range_of
 from venus.broker.store.rocks import Store
@@ -29,6 +29,7 @@ from venus.broker.store.space import Space
 from venus.codec import schema as schemas_codec
 from venus.codec.chunk import Sealed
 from venus.errors import Overloaded, Unavailable
+from venus.model import counted
 from venus.network.labels import is_wanted
 from venus.network.row_filters import at_cut
 from venus.wire import broker_pb2
@@ -111,26 +112,51 @@ class Snapshots:
         check(business)
         lease_s = self._holding.lease_s(request.lease_s)
         with self._making:
-            self._check_leases()
+            self._check_leases(business, request.holder)
             shared = self._shareable(business)
-            pin = self._share(shared, lease_s, request.holder) if shared else self._make(business, lease_s, request)
+            pin = self._share(shared, lease_s, request) if shared else self._make(business, lease_s, request)
         try:
             found = self._describe(pin, request)
-            pin = replace(pin, plan=tuple(map(range_of, found.splits)), where=filter_wire.from_wire(found.where))
-            self._holding.complete(pin)
+            self._holding.complete(
+                replace(
+                    pin, plan=tuple(map(range_of, found.splits)), where=filter_wire.from_wire(found.where),
+                    expires_at_us=self._holding.first_until(lease_s, confirms=request.confirms),
+                )
+            )  # fmt: skip
         except BaseException:
             self.close(pin.snapshot_id)  # nobody will ever know its name
             raise
         return found
 
-    def _check_leases(self) -> None:
+    def _check_leases(self, business: Business, holder: str) -> None:
+        """Raise Overloaded while too many leases are held, or this consumer has as many as are left for all others.
+
+        So one alone gets half of them, and whoever comes later is let in.
+        """
         held = self._holding.held()
-        if len(held) >= self._leases_max:
+        own = [pin for pin in held if (pin.business, pin.holder) == (business.number, holder)]
+        left = self._leases_max - len(held)
+        if left <= 0:
             raise Overloaded(
-                f"{len(held)} leases on snapshots are held already, by {shown(held, self._clock_us())}",
+                f"{len(held)} leases on snapshots are held already, by {self._shown(held, business)}",
                 hint="wait until one of these loads ends, or its lease does; [broker.limits] leases allows more",
                 retry_after_s=RETRY_S,
             )
+        if len(own) >= left:
+            raise Overloaded(
+                f"{holder or NAMELESS} has {counted(len(own), 'lease')} on snapshots of {business.name} already, and "
+                f"{left:,} are left for everybody else",
+                hint="close snapshots that are not read any more; [broker.limits] leases allows more",
+                retry_after_s=RETRY_S,
+            )
+
+    def _shown(self, held: Sequence[Pin], business: Business) -> str:
+        """Name who has leases on the full data of one business; of the others only how many there are."""
+        own = [pin for pin in held if pin.business == business.number]
+        said = [shown(own, self._clock_us())] if own else []
+        if others := len(held) - len(own):
+            said.append(f"{counted(others, 'load')} of other businesses")
+        return " and ".join(said)
 
     def _shareable(self, business: Business) -> Pin | None:
         youngest = self._clock_us() - int(SHARED_S * 1e6)
@@ -142,13 +168,13 @@ class Snapshots:
         ]
         return max(fresh, key=lambda pin: pin.made_at_us, default=None)
 
-    def _share(self, shared: Pin, lease_s: int, holder: str) -> Pin:
+    def _share(self, shared: Pin, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
         pin = replace(
             shared,
             snapshot_id=uuid.uuid4().hex,
             lease_s=lease_s,
-            expires_at_us=self._holding.until(lease_s),
-            holder=holder,
+            expires_at_us=self._holding.first_until(lease_s, confirms=request.confirms),
+            holder=request.holder,
             plan=(),
             where=(),
         )
@@ -158,7 +184,7 @@ class Snapshots:
     def _make(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
         self._space.check_data(0)
         if self.checkpoints >= self._checkpoints_max:
-            holders = shown(self._holding.held(), self._clock_us())
+            holders = self._shown(self._holding.held(), business)
             raise Overloaded(
                 f"{self._checkpoints_max} snapshots are open already, for {holders}",
                 hint="wait until one of these loads ends, or its lease does; [broker.limits] snapshots allows more",
@@ -167,7 +193,7 @@ class Snapshots:
         with self._lock:
             self._provisional[business.number] = business.materialised.offset
         try:
-            pin = self._cut(business, lease_s, request.holder)
+            pin = self._cut(business, lease_s, request)
             self._holding.add(pin)
         except FutureTimeout:
             raise Unavailable("the full data is too far behind to cut a snapshot", hint="try again later") from None
@@ -176,15 +202,15 @@ class Snapshots:
                 self._provisional.pop(business.number, None)
         return pin
 
-    def _cut(self, business: Business, lease_s: int, holder: str) -> Pin:
+    def _cut(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
         """Make a checkpoint and return a lease on it. One that is of no use, or comes too late, is removed again."""
         checkpoints, name = self._holding.checkpoints, uuid.uuid4().hex
         made = self._checkpoint(business, checkpoints.path(name))
         try:
             made.result(_CHECKPOINT_WAIT_S)
-            now, until = self._clock_us(), self._holding.until(lease_s)
+            now, until = self._clock_us(), self._holding.first_until(lease_s, confirms=request.confirms)
             with checkpoints.reading(name) as store:
-                return inside.look(store, business, name, now=now, until=until, lease_s=lease_s, holder=holder)
+                return inside.look(store, business, name, now=now, until=until, lease_s=lease_s, holder=request.holder)
         except BaseException:
             made.add_done_callback(lambda _: checkpoints.drop(name))
             raise
