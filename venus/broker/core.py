@@ -68,7 +68,7 @@ class Core:
         self.clock_us = clock_us
         self._monotonic = monotonic
         self._steady = steady or monotonic  # the clock of the lease at the coordinator
-        self._on_fatal = on_fatal
+        self.on_fatal = on_fatal
         self._on_write = on_write
         self._shared = shared or Alone()
         self._free_bytes = free_bytes
@@ -164,7 +164,7 @@ class Core:
             publish=self.publisher,
             maintain=self.upkeep,
             rest_s=self.upkeep.rest_s,
-            on_fatal=self._on_fatal,
+            on_fatal=self.on_fatal,
             linger_s=self._settings.group_commit_ms / 1000,
             shared=self._shared,
             precedence=self.precedence,

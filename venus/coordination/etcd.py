@@ -17,18 +17,20 @@ from urllib.parse import quote
 
 from venus.coordination.etcd_client import CALL_TIMEOUT_S, EtcdClient, LeaseEnded, Stored
 from venus.coordination.login import NO_LOGIN, Login
-from venus.coordination.refusals import another_broker
+from venus.coordination.refusals import another_broker, replaced
 from venus.coordination.stored import (
     decode_broker,
     decode_drained,
     decode_forgotten,
     decode_identity,
     decode_leadership,
+    decode_newest,
     encode_broker,
     encode_drained,
     encode_forgotten,
     encode_identity,
     encode_leadership,
+    encode_newest,
     writer_of,
 )
 from venus.errors import ProtocolError, Unavailable
@@ -55,17 +57,23 @@ class EtcdCoordinator:
     ) -> None:
         self._client = EtcdClient(addresses, timeout_s=timeout_s, login=login)
         self._root = f"/venus/{quote(cluster, safe='')}/"
+        #: Apart, because what is noted there every few seconds is news for nobody; no cluster's name begins so.
+        self._stores = f"/venus/+stores/{quote(cluster, safe='')}/"
         #: etcd counts whole seconds: its lease ends later than the broker's own deadline, never sooner.
         self._lease_s = math.ceil(lease_s)
         self._lock = threading.Lock()  # one `register`, `refresh` or `leave` at a time
         self._lease = 0
         self._registered = ""
+        self._process = secrets.token_hex(8)  # begins the mark of each registration: a copy of our data has another one
         self._invalid: dict[str, tuple[str, ...]] = {}  # by kind
 
     # -- brokers -------------------------------------------------------------------------------------------------
 
     def register(self, broker: LiveBroker) -> None:
-        """Say that this broker lives, under a lease. Raises Refused: another living broker has its id."""
+        """Say that this broker lives, under a lease. Raises Refused: another living broker has its id.
+
+        Raises Fenced if another process of this very broker has begun since.
+        """
         key = self._key("brokers", broker.member.broker)
         with self._lock:
             for _ in range(TRIES_MAX):
@@ -79,7 +87,9 @@ class EtcdCoordinator:
         found = self._client.read(key)
         if found is not None and (other := another_broker(decode_broker(found.key, found.value), broker)) is not None:
             raise other
-        mark = secrets.token_hex(8)
+        if found is not None:
+            self._check_place(found)
+        mark = self._process + secrets.token_hex(8)
         try:
             swapped = self._client.swap(
                 key, found.revision if found is not None else 0, encode_broker(broker, mark), lease=self._lease
@@ -101,6 +111,11 @@ class EtcdCoordinator:
             self._lease = 0
             return False
 
+    def _check_place(self, found: Stored) -> None:
+        """Raise Fenced if what is found in our place was stored by another process."""
+        if found.key == self._registered and not writer_of(found.value).startswith(self._process):
+            raise replaced(self._registered.rpartition("/")[2])
+
     @property
     def lease(self) -> int:
         """Which lease this broker has: another number is another one; 0 = none."""
@@ -114,10 +129,17 @@ class EtcdCoordinator:
                 self._client.revoke(lease)
 
     def brokers(self) -> tuple[LiveBroker, ...]:
-        """Return the brokers whose leases have not ended."""
-        living = self._readable("brokers", lambda found: decode_broker(found.key, found.value))
+        """Return the brokers whose leases have not ended. Raises Fenced if another process is in our place.
+
+        Whoever reads the records first, and this then, has seen nothing that the other one could do in our name.
+        """
+        living = self._readable("brokers", self._living)
         drained = self.drained()
         return tuple(replace(one, draining=one.draining or one.member.broker in drained) for one in living)
+
+    def _living(self, found: Stored) -> LiveBroker:
+        self._check_place(found)
+        return decode_broker(found.key, found.value)
 
     def drain(self, broker: str, *, draining: bool) -> None:
         """Mark a broker as draining, or take the mark away."""
@@ -134,6 +156,24 @@ class EtcdCoordinator:
     def drained(self) -> frozenset[str]:
         """Return the brokers that are marked."""
         return frozenset(self._readable("draining", lambda found: decode_drained(found.key, found.value)))
+
+    # -- stores ----------------------------------------------------------------------------------------------------
+
+    def note(self, store: str, sequence: int) -> None:
+        """Remember that a store has had a write on disk; what was remembered never falls."""
+        key, value = f"{self._stores}{quote(store, safe='')}", encode_newest(store, sequence)
+        for _ in range(TRIES_MAX):
+            found = self._client.read(key)
+            if found is not None and decode_newest(found.key, found.value) >= sequence:
+                return
+            if self._client.swap(key, 0 if found is None else found.revision, value).done:
+                return
+        raise Unavailable(f"how new store {store} is cannot be remembered: its key keeps changing")
+
+    def noted(self, store: str) -> int:
+        """Return the newest write that a store is remembered to have had; 0 = nothing is."""
+        found = self._client.read(f"{self._stores}{quote(store, safe='')}")
+        return 0 if found is None else decode_newest(found.key, found.value)
 
     # -- businesses ----------------------------------------------------------------------------------------------
 
@@ -158,10 +198,16 @@ class EtcdCoordinator:
         raise Unavailable(f"business {leadership.business} cannot be created: it is repeatedly forgotten")
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
-        """Replace `before` by `after`; None if `before` is not current any more."""
+        """Replace `before` by `after`; None if `before` is not current any more.
+
+        Or if this broker is registered, and its place is not under its lease: another process may speak for it.
+        """
         assert before.business == after.business, "a swap changes one business"
         assert before.version > 0, "`before` was never stored"
-        return self._store(after, before.version)
+        place, lease = self._registered, self._lease
+        if place and not lease:
+            return None
+        return self._store(after, before.version, held=(place, lease) if place else None)
 
     def remove(self, leadership: Leadership) -> bool:
         """Remember the term of a business and remove it; False if `leadership` is not current any more."""
@@ -204,11 +250,12 @@ class EtcdCoordinator:
         return key, self._client.read(key)
 
     def _store(
-        self, leadership: Leadership, revision: int, *, also: tuple[str, int] | None = None
-    ) -> Leadership | None:
+        self, leadership: Leadership, revision: int, *, also: tuple[str, int] | None = None,
+        held: tuple[str, int] | None = None,
+    ) -> Leadership | None:  # fmt: skip
         mark = secrets.token_hex(8)
         key = self._key("businesses", leadership.business)
-        swapped = self._client.swap(key, revision, encode_leadership(leadership, mark), also=also)
+        swapped = self._client.swap(key, revision, encode_leadership(leadership, mark), also=also, held=held)
         if swapped.done:
             return replace(leadership, version=swapped.revision)
         if swapped.repeated:

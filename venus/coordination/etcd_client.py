@@ -54,6 +54,8 @@ _REFUSED = {
     grpc.StatusCode.INVALID_ARGUMENT: "etcd refuses the request",
     grpc.StatusCode.FAILED_PRECONDITION: "etcd refuses the request",
 }
+#: etcd says so of a token that it gave before its users or roles were changed, where tokens are signed (JWT).
+_OLD_TOKEN = "revision of auth store is old"
 #: Other programs answer so; an etcd never does.
 _FOREIGN = (grpc.StatusCode.UNIMPLEMENTED,)
 
@@ -119,11 +121,13 @@ class EtcdClient:
             start = answer.kvs[-1].key + b"\0"
 
     def swap(
-        self, key: str, revision: int, value: bytes | None, *, lease: int = 0, also: tuple[str, int] | None = None
-    ) -> Swapped:
+        self, key: str, revision: int, value: bytes | None, *, lease: int = 0, also: tuple[str, int] | None = None,
+        held: tuple[str, int] | None = None,
+    ) -> Swapped:  # fmt: skip
         """Write `value` (None = remove) if the key is at `revision` (0 = absent). Raises LeaseEnded.
 
-        `also`: another key that must be at a revision. If it raises Unavailable, it may have happened.
+        `also`: another key that must be at a revision; `held`: one that must be under a lease. If it raises
+        Unavailable, it may have happened.
         """
         name = key.encode()
         write = (
@@ -135,6 +139,10 @@ class EtcdClient:
             compare=[
                 etcd_pb2.Compare(target=etcd_pb2.Compare.MOD, key=each.encode(), mod_revision=wanted)
                 for each, wanted in ((key, revision), *([] if also is None else [also]))
+            ]
+            + [
+                etcd_pb2.Compare(target=etcd_pb2.Compare.LEASE, key=each.encode(), lease=wanted)
+                for each, wanted in ([] if held is None else [held])
             ],
             success=[write],
             failure=[etcd_pb2.RequestOp(request_range=etcd_pb2.RangeRequest(key=name))],
@@ -202,10 +210,12 @@ class EtcdClient:
                 address, left = self._addresses[place], end - time.monotonic()
                 if left <= 0 or self._closed.is_set():
                     raise self._unanswered(failures)
+                token = ""  # this call's: another thread may log in, or find out that it has ended, meanwhile
                 try:
-                    answer = self._attempt(address, call, request, kind, min(left, share_s), one_of_stream)
+                    token = self._token_for(address, min(left, share_s))
+                    answer = self._attempt(address, call, request, kind, min(left, share_s), token, one_of_stream)
                 except grpc.RpcError as error:
-                    if self._token_ended(error):
+                    if self._has_ended(token, error):
                         failures[address] = "its token had ended"
                         continue
                     failures[address] = _explain(error, address)
@@ -218,16 +228,15 @@ class EtcdClient:
                 raise self._unanswered(failures)
 
     def _attempt(
-        self, address: str, call: str, request: Message, kind: type[M], timeout_s: float, one_of_stream: bool
-    ) -> M:
+        self, address: str, call: str, request: Message, kind: type[M], timeout_s: float, token: str,
+        one_of_stream: bool = False,
+    ) -> M:  # fmt: skip
         channel, path = self._channel(address), f"/etcdserverpb.{call}"
-        if self._login.user and not self._token and call != AUTHENTICATE:
-            self._log_in(address, timeout_s)
         if not one_of_stream:
             ask = channel.unary_unary(path, type(request).SerializeToString, kind.FromString)
-            return ask(request, timeout=timeout_s, metadata=self._metadata())
+            return ask(request, timeout=timeout_s, metadata=_metadata(token))
         stream = channel.stream_stream(path, type(request).SerializeToString, kind.FromString)(
-            iter([request]), timeout=timeout_s, metadata=self._metadata()
+            iter([request]), timeout=timeout_s, metadata=_metadata(token)
         )
         try:
             for answer in stream:
@@ -266,16 +275,18 @@ class EtcdClient:
             return
         self._files, self._credentials, self._channels, self._complaint = files, made, {}, ""
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (*_METADATA, ("token", self._token)) if self._token else _METADATA
+    def _token_for(self, address: str, timeout_s: float) -> str:
+        """Return what a call proves its user with, "" without one. Raises Refused, grpc.RpcError."""
+        token = self._token
+        if self._login.user and not token:
+            token = self._token = self._logged_in(address, timeout_s)
+        return token
 
-    def _log_in(self, address: str, timeout_s: float) -> None:
+    def _logged_in(self, address: str, timeout_s: float) -> str:
         """Prove the user, whom a certificate's name would stand for otherwise. Raises Refused, grpc.RpcError."""
         request = etcd_pb2.AuthenticateRequest(name=self._login.user, password=self._login.secret())
         try:
-            answer = self._attempt(
-                address, AUTHENTICATE, request, etcd_pb2.AuthenticateResponse, timeout_s, one_of_stream=False
-            )
+            answer = self._attempt(address, AUTHENTICATE, request, etcd_pb2.AuthenticateResponse, timeout_s, "")
         except grpc.RpcError as error:
             if error.code() not in _REFUSED:
                 raise
@@ -283,12 +294,16 @@ class EtcdClient:
                 f"etcd at {address} does not accept user {self._login.user}: {error.details()}",
                 hint="correct [cluster] etcd_user and etcd_password; unset them if etcd has authentication off",
             ) from error
-        self._token = answer.token
+        return answer.token
 
-    def _token_ended(self, error: grpc.RpcError) -> bool:
-        """Whether a request was refused because our token has ended: then it is made again, with another one."""
-        ended = bool(self._token) and error.code() is grpc.StatusCode.UNAUTHENTICATED
-        if ended:
+    def _has_ended(self, token: str, error: grpc.RpcError) -> bool:
+        """Whether a call was refused because its token has ended: then it is made again, with another one.
+
+        A token that another thread has got meanwhile stays.
+        """
+        old = error.code() is grpc.StatusCode.INVALID_ARGUMENT and _OLD_TOKEN in (error.details() or "")
+        ended = bool(token) and (old or error.code() is grpc.StatusCode.UNAUTHENTICATED)
+        if ended and self._token == token:
             self._token = ""
         return ended
 
@@ -340,7 +355,7 @@ class EtcdClient:
             "/etcdserverpb.Watch/Watch",
             etcd_pb2.WatchRequest.SerializeToString,
             etcd_pb2.WatchResponse.FromString,
-        )(requests(), metadata=self._metadata())
+        )(requests(), metadata=_metadata(self._token_for(address, self._timeout_s)))
         with self._lock:
             self._watching.append(stream)
         try:
@@ -350,6 +365,10 @@ class EtcdClient:
             stream.cancel()
             with self._lock:
                 self._watching.remove(stream)
+
+
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    return (*_METADATA, ("token", token)) if token else _METADATA
 
 
 def _stored(found: etcd_pb2.KeyValue) -> Stored:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from venus.coordination.refusals import another_broker
+from venus.coordination.refusals import another_broker, replaced
 from venus.errors import Unavailable
 from venus.replication.records import Leadership, LiveBroker
 
@@ -38,6 +38,8 @@ class MemoryCluster:
     #: The last term of each business that was forgotten.
     forgotten: dict[str, int] = field(default_factory=dict)
     draining: set[str] = field(default_factory=set)
+    #: The newest write of each store.
+    newest: dict[str, int] = field(default_factory=dict)
     watchers: list[Callable[[], None]] = field(default_factory=list)
 
     def living(self) -> dict[str, _Lease]:
@@ -78,6 +80,7 @@ class MemoryCoordinator:
             found = cluster.living().get(name)
             if found is not None and (refused := another_broker(found.broker, broker)) is not None:
                 raise refused
+            self._check_place(cluster)
             self.lease += found is None or found.holder is not self
             cluster.leases[name] = _Lease(broker, self, cluster.clock() + self._lease_s)
             self._registered = name
@@ -100,8 +103,9 @@ class MemoryCoordinator:
             self._registered = ""
 
     def brokers(self) -> tuple[LiveBroker, ...]:
-        """Return the brokers whose leases have not ended."""
+        """Return the brokers whose leases have not ended. Raises Fenced if another process is in our place."""
         with self._asked() as cluster:
+            self._check_place(cluster)
             living = [lease.broker for _, lease in sorted(cluster.living().items())]
             return tuple(replace(one, draining=one.draining or one.member.broker in cluster.draining) for one in living)
 
@@ -115,6 +119,18 @@ class MemoryCoordinator:
         """Return the brokers that are marked."""
         with self._asked() as cluster:
             return frozenset(cluster.draining)
+
+    # -- stores ----------------------------------------------------------------------------------------------------
+
+    def note(self, store: str, sequence: int) -> None:
+        """Remember that a store has had a write on disk; what was remembered never falls."""
+        with self._asked() as cluster:
+            cluster.newest[store] = max(sequence, cluster.newest.get(store, 0))
+
+    def noted(self, store: str) -> int:
+        """Return the newest write that a store is remembered to have had; 0 = nothing is."""
+        with self._asked() as cluster:
+            return cluster.newest.get(store, 0)
 
     # -- businesses ----------------------------------------------------------------------------------------------
 
@@ -135,9 +151,12 @@ class MemoryCoordinator:
             return self._store(replace(leadership, term=max(leadership.term, last + 1)), 0)
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
-        """Replace `before` by `after`; None if `before` is not current any more."""
+        """Replace `before` by `after`; None if `before` is not current any more, or our place is not ours."""
         assert before.business == after.business, "a swap changes one business"
         assert before.version > 0, "`before` was never stored"
+        with self._asked() as cluster:
+            if self._registered and self._own(cluster) is None:
+                return None
         return self._store(after, before.version)
 
     def remove(self, leadership: Leadership) -> bool:
@@ -189,6 +208,11 @@ class MemoryCoordinator:
             for watcher in self._watchers:
                 self._cluster.watchers.remove(watcher)
             self._watchers.clear()
+
+    def _check_place(self, cluster: MemoryCluster) -> None:
+        found = cluster.living().get(self._registered)
+        if found is not None and found.holder is not self:
+            raise replaced(self._registered)
 
     def _own(self, cluster: MemoryCluster) -> _Lease | None:
         found = cluster.living().get(self._registered)

@@ -182,6 +182,18 @@ def decode_forgotten(key: str, value: bytes) -> int:
     return int(term)
 
 
+def encode_newest(store: str, sequence: int) -> bytes:
+    """Return what is stored of how new a store is."""
+    return _encode({"store": store, "sequence": sequence}, "")
+
+
+def decode_newest(key: str, value: bytes) -> int:
+    """Return the newest write that a store has had on disk. Raises ProtocolError."""
+    sequence = _decode(key, value, {"store", "sequence"})["sequence"]
+    _check(key, _whole(sequence, 0, TERM_MAX), "its sequence is invalid")
+    return int(sequence)
+
+
 def encode_drained(broker: str) -> bytes:
     """Return the mark of a broker that is draining."""
     return _encode({"broker": broker}, "")

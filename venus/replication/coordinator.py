@@ -42,6 +42,15 @@ class Coordinator(Protocol):
     def drained(self) -> frozenset[str]:
         """Return the brokers that are marked."""
 
+    def note(self, store: str, sequence: int) -> None:
+        """Remember that a store has had a write on disk; what was remembered never falls."""
+
+    def noted(self, store: str) -> int:
+        """Return the newest write that a store is remembered to have had; 0 = nothing is.
+
+        A store that comes back without it was set back: it is another one than the in-sync sets mean.
+        """
+
     def leaderships(self) -> tuple[Leadership, ...]:
         """Return every business of the cluster."""
 

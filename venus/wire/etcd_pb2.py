@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15venus/wire/etcd.proto\x12\x0fvenus.wire.etcd\"\\\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tmember_id\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x11\n\traft_term\x18\x04 \x01(\x04\"u\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"=\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\"v\n\rRangeResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12&\n\x03kvs\x18\x02 \x03(\x0b\x32\x19.venus.wire.etcd.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\xc7\x01\n\tRequestOp\x12\x36\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1d.venus.wire.etcd.RangeRequestH\x00\x12\x32\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x1b.venus.wire.etcd.PutRequestH\x00\x12\x43\n\x14request_delete_range\x18\x03 \x01(\x0b\x32#.venus.wire.etcd.DeleteRangeRequestH\x00\x42\t\n\x07request\"D\n\nResponseOp\x12\x36\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1e.venus.wire.etcd.RangeResponse\"\xe1\x01\n\x07\x43ompare\x12/\n\x06result\x18\x01 \x01(\x0e\x32\x1f.venus.wire.etcd.Compare.Result\x12/\n\x06target\x18\x02 \x01(\x0e\x32\x1f.venus.wire.etcd.Compare.Target\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\"\x13\n\x06Result\x12\t\n\x05\x45QUAL\x10\x00\"*\n\x06Target\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x42\x0e\n\x0ctarget_union\"\x91\x01\n\nTxnRequest\x12)\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x18.venus.wire.etcd.Compare\x12+\n\x07success\x18\x02 \x03(\x0b\x32\x1a.venus.wire.etcd.RequestOp\x12+\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x1a.venus.wire.etcd.RequestOp\"\x81\x01\n\x0bTxnResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12.\n\tresponses\x18\x03 \x03(\x0b\x32\x1b.venus.wire.etcd.ResponseOp\",\n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\x12\n\n\x02ID\x18\x02 \x01(\x03\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"V\n\x14\x41uthenticateResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\r\n\x05token\x18\x02 \x01(\t\"^\n\x12LeaseGrantResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"F\n\x13LeaseRevokeResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"b\n\x16LeaseKeepAliveResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"4\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\"K\n\x0cWatchRequest\x12;\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32#.venus.wire.etcd.WatchCreateRequest\"s\n\rWatchResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x0e\n\x06\x65vents\x18\x0b \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15venus/wire/etcd.proto\x12\x0fvenus.wire.etcd\"\\\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tmember_id\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x11\n\traft_term\x18\x04 \x01(\x04\"u\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"=\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\"v\n\rRangeResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12&\n\x03kvs\x18\x02 \x03(\x0b\x32\x19.venus.wire.etcd.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\xc7\x01\n\tRequestOp\x12\x36\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1d.venus.wire.etcd.RangeRequestH\x00\x12\x32\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x1b.venus.wire.etcd.PutRequestH\x00\x12\x43\n\x14request_delete_range\x18\x03 \x01(\x0b\x32#.venus.wire.etcd.DeleteRangeRequestH\x00\x42\t\n\x07request\"D\n\nResponseOp\x12\x36\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1e.venus.wire.etcd.RangeResponse\"\xfd\x01\n\x07\x43ompare\x12/\n\x06result\x18\x01 \x01(\x0e\x32\x1f.venus.wire.etcd.Compare.Result\x12/\n\x06target\x18\x02 \x01(\x0e\x32\x1f.venus.wire.etcd.Compare.Target\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x12\x0f\n\x05lease\x18\x08 \x01(\x03H\x00\"\x13\n\x06Result\x12\t\n\x05\x45QUAL\x10\x00\"5\n\x06Target\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x12\t\n\x05LEASE\x10\x04\x42\x0e\n\x0ctarget_union\"\x91\x01\n\nTxnRequest\x12)\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x18.venus.wire.etcd.Compare\x12+\n\x07success\x18\x02 \x03(\x0b\x32\x1a.venus.wire.etcd.RequestOp\x12+\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x1a.venus.wire.etcd.RequestOp\"\x81\x01\n\x0bTxnResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12.\n\tresponses\x18\x03 \x03(\x0b\x32\x1b.venus.wire.etcd.ResponseOp\",\n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\x12\n\n\x02ID\x18\x02 \x01(\x03\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"V\n\x14\x41uthenticateResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\r\n\x05token\x18\x02 \x01(\t\"^\n\x12LeaseGrantResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"F\n\x13LeaseRevokeResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"b\n\x16LeaseKeepAliveResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"4\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\"K\n\x0cWatchRequest\x12;\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32#.venus.wire.etcd.WatchCreateRequest\"s\n\rWatchResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.venus.wire.etcd.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x0e\n\x06\x65vents\x18\x0b \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,35 +48,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESPONSEOP']._serialized_start=732
   _globals['_RESPONSEOP']._serialized_end=800
   _globals['_COMPARE']._serialized_start=803
-  _globals['_COMPARE']._serialized_end=1028
-  _globals['_COMPARE_RESULT']._serialized_start=949
-  _globals['_COMPARE_RESULT']._serialized_end=968
-  _globals['_COMPARE_TARGET']._serialized_start=970
-  _globals['_COMPARE_TARGET']._serialized_end=1012
-  _globals['_TXNREQUEST']._serialized_start=1031
-  _globals['_TXNREQUEST']._serialized_end=1176
-  _globals['_TXNRESPONSE']._serialized_start=1179
-  _globals['_TXNRESPONSE']._serialized_end=1308
-  _globals['_LEASEGRANTREQUEST']._serialized_start=1310
-  _globals['_LEASEGRANTREQUEST']._serialized_end=1354
-  _globals['_AUTHENTICATEREQUEST']._serialized_start=1356
-  _globals['_AUTHENTICATEREQUEST']._serialized_end=1409
-  _globals['_AUTHENTICATERESPONSE']._serialized_start=1411
-  _globals['_AUTHENTICATERESPONSE']._serialized_end=1497
-  _globals['_LEASEGRANTRESPONSE']._serialized_start=1499
-  _globals['_LEASEGRANTRESPONSE']._serialized_end=1593
-  _globals['_LEASEREVOKEREQUEST']._serialized_start=1595
-  _globals['_LEASEREVOKEREQUEST']._serialized_end=1627
-  _globals['_LEASEREVOKERESPONSE']._serialized_start=1629
-  _globals['_LEASEREVOKERESPONSE']._serialized_end=1699
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1701
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1736
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1738
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1836
-  _globals['_WATCHCREATEREQUEST']._serialized_start=1838
-  _globals['_WATCHCREATEREQUEST']._serialized_end=1890
-  _globals['_WATCHREQUEST']._serialized_start=1892
-  _globals['_WATCHREQUEST']._serialized_end=1967
-  _globals['_WATCHRESPONSE']._serialized_start=1969
-  _globals['_WATCHRESPONSE']._serialized_end=2084
+  _globals['_COMPARE']._serialized_end=1056
+  _globals['_COMPARE_RESULT']._serialized_start=966
+  _globals['_COMPARE_RESULT']._serialized_end=985
+  _globals['_COMPARE_TARGET']._serialized_start=987
+  _globals['_COMPARE_TARGET']._serialized_end=1040
+  _globals['_TXNREQUEST']._serialized_start=1059
+  _globals['_TXNREQUEST']._serialized_end=1204
+  _globals['_TXNRESPONSE']._serialized_start=1207
+  _globals['_TXNRESPONSE']._serialized_end=1336
+  _globals['_LEASEGRANTREQUEST']._serialized_start=1338
+  _globals['_LEASEGRANTREQUEST']._serialized_end=1382
+  _globals['_AUTHENTICATEREQUEST']._serialized_start=1384
+  _globals['_AUTHENTICATEREQUEST']._serialized_end=1437
+  _globals['_AUTHENTICATERESPONSE']._serialized_start=1439
+  _globals['_AUTHENTICATERESPONSE']._serialized_end=1525
+  _globals['_LEASEGRANTRESPONSE']._serialized_start=1527
+  _globals['_LEASEGRANTRESPONSE']._serialized_end=1621
+  _globals['_LEASEREVOKEREQUEST']._serialized_start=1623
+  _globals['_LEASEREVOKEREQUEST']._serialized_end=1655
+  _globals['_LEASEREVOKERESPONSE']._serialized_start=1657
+  _globals['_LEASEREVOKERESPONSE']._serialized_end=1727
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1729
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1764
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1766
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1864
+  _globals['_WATCHCREATEREQUEST']._serialized_start=1866
+  _globals['_WATCHCREATEREQUEST']._serialized_end=1918
+  _globals['_WATCHREQUEST']._serialized_start=1920
+  _globals['_WATCHREQUEST']._serialized_end=1995
+  _globals['_WATCHRESPONSE']._serialized_start=1997
+  _globals['_WATCHRESPONSE']._serialized_end=2112
 # @@protoc_insertion_point(module_scope)

@@ -258,21 +258,25 @@ class Compare(_message.Message):
         VERSION: Compare._Target.ValueType  # 0
         CREATE: Compare._Target.ValueType  # 1
         MOD: Compare._Target.ValueType  # 2
+        LEASE: Compare._Target.ValueType  # 4
 
     class Target(_Target, metaclass=_TargetEnumTypeWrapper): ...
     VERSION: Compare.Target.ValueType  # 0
     CREATE: Compare.Target.ValueType  # 1
     MOD: Compare.Target.ValueType  # 2
+    LEASE: Compare.Target.ValueType  # 4
 
     RESULT_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     MOD_REVISION_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
     result: Global___Compare.Result.ValueType
     target: Global___Compare.Target.ValueType
     key: _builtins.bytes
     mod_revision: _builtins.int
     """0 = there is no such key"""
+    lease: _builtins.int
     def __init__(
         self,
         *,
@@ -280,12 +284,13 @@ class Compare(_message.Message):
         target: Global___Compare.Target.ValueType = ...,
         key: _builtins.bytes = ...,
         mod_revision: _builtins.int = ...,
+        lease: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["mod_revision", b"mod_revision", "target_union", b"target_union"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "mod_revision", b"mod_revision", "target_union", b"target_union"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "mod_revision", b"mod_revision", "result", b"result", "target", b"target", "target_union", b"target_union"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "lease", b"lease", "mod_revision", b"mod_revision", "result", b"result", "target", b"target", "target_union", b"target_union"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_target_union: _TypeAlias = _typing.Literal["mod_revision"]  # noqa: Y015
+    _WhichOneofReturnType_target_union: _TypeAlias = _typing.Literal["mod_revision", "lease"]  # noqa: Y015
     _WhichOneofArgType_target_union: _TypeAlias = _typing.Literal["target_union", b"target_union"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_target_union) -> _WhichOneofReturnType_target_union | None: ...
 

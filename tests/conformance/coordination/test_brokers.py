@@ -14,7 +14,7 @@ from tests.conformance.coordination.conftest import LEASE_S, AnyCoordinator, Clu
 from tests.conformance.coordination.test_businesses import created, leadership
 from tests.support.brokers import wait_for
 from venus.coordination.membership import FILE, join
-from venus.errors import Refused
+from venus.errors import Fenced, Refused
 from venus.replication.records import Installing, LiveBroker, Member
 
 #: etcd ends a lease when it looks the next time, and again later on a loaded machine.
@@ -221,3 +221,72 @@ def test_a_broker_stays_marked_as_draining_whether_it_lives_or_not(cluster: Clus
     other.drain("b1", draining=False)
     assert other.brokers() == (broker(),)
     assert one.drained() == frozenset()
+
+
+def test_how_new_a_store_is_never_falls(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    assert other.noted("s1") == 0
+    for sequence, newest in ((7, 7), (5, 7), (7, 7), (9, 9)):
+        one.note("s1", sequence)
+        assert other.noted("s1") == newest
+    other.note("s2", 1)
+    assert (one.noted("s1"), one.noted("s2")) == (9, 1)
+
+
+def test_how_new_a_store_is_is_news_for_nobody(cluster: Cluster) -> None:
+    """Every broker notes it every few seconds, and whoever hears news reads everything."""
+    one, other, heard = cluster.coordinator(), cluster.coordinator(), list[int]()
+    other.watch(lambda: heard.append(1))
+    wait_for(lambda: heard)
+    before = len(heard)
+    for sequence in range(1, 9):
+        one.note("s1", sequence)
+    one.drain("b1", draining=True)
+    wait_for(lambda: len(heard) > before)
+    assert len(heard) == before + 1
+
+
+def test_a_copy_of_a_broker_that_runs_ends_the_one_that_was_there(cluster: Cluster) -> None:
+    """Both took the place from each other, every second, and led in the same term: one member with two logs."""
+    before, after = cluster.coordinator(), cluster.coordinator()
+    known = created(before)
+    before.register(broker())
+    known = before.swap(known, replace(known, term=2)) or known
+    assert (known.term, before.brokers()) == (2, (broker(),))
+
+    after.register(broker())
+
+    assert before.swap(known, replace(known, term=3)) is None, "nobody may do anything in its name"
+    with pytest.raises(Fenced, match="another process has the id, the address and the data of broker b1"):
+        before.brokers()
+    assert not before.refresh()
+    with pytest.raises(Fenced):
+        before.register(broker(version="newer"))
+    assert before.swap(known, replace(known, term=3)) is None
+    assert after.refresh()
+    assert after.brokers() == (broker(),)
+    stored = after.swap(known, replace(known, term=3))
+    assert stored is not None
+    assert stored.term == 3
+
+
+def test_a_broker_whose_lease_has_ended_is_itself_when_it_registers_again(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    known = created(one)
+    one.register(broker())
+    wait_for(lambda: not other.brokers(), LEASE_S + LATE_S)
+    assert one.swap(known, replace(known, term=2)) is None, "somebody else may have taken its place"
+
+    assert not one.refresh()
+    one.register(broker(version="newer"))
+    one.register(broker(version="newest"))
+    assert one.refresh()
+    assert one.swap(known, replace(known, term=2)) is not None
+    assert one.brokers() == other.brokers() == (broker(version="newest"),)
+
+
+def test_whoever_is_no_broker_changes_records_all_the_same(cluster: Cluster) -> None:
+    operator = cluster.coordinator()
+    known = created(operator)
+    cluster.coordinator().register(broker())
+    assert operator.swap(known, replace(known, term=2)) is not None

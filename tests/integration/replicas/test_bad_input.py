@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.support.ports import free_ports
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.config import Cluster
+from venus.coordination.etcd_client import EtcdClient
 from venus.errors import VenusError
 from venus.rpc.admin import Admin
 from venus.rpc.producer import Producer
@@ -119,6 +121,13 @@ def test_a_store_of_a_layout_that_nobody_reads(tmp_path: Path, etcd_server: Etcd
         wait_for(lambda: offset_at(cluster.brokers[old].address) == 3 * ROWS)
 
 
+def forget_how_new(cluster: BrokerCluster) -> None:
+    """Take from etcd what it remembers of stores, as an etcd that was set back to a backup has lost it."""
+    with closing(EtcdClient(cluster.etcd.addresses, timeout_s=10.0)) as client:
+        for found in client.list(f"/venus/+stores/{cluster.name}/"):
+            assert client.swap(found.key, found.revision, None).done
+
+
 def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
@@ -144,6 +153,7 @@ def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_
             broker.kill()
         shutil.rmtree(tmp_path / old)
         shutil.copytree(tmp_path / "backup", tmp_path / old)
+        forget_how_new(cluster)
         cluster.start(old)  # alone, it is chosen: as far as the coordinator knows, it has everything
         wait_for(lambda: business_status(cluster.brokers[old].address).replication.leader == old)
         for name in (leader, other):

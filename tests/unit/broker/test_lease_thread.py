@@ -10,11 +10,12 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.brokers import wait_for
+from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.lease_thread import LeaseThread
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
-from venus.errors import Refused, Unavailable
-from venus.replication.messages import NO_LEASE
-from venus.replication.records import LiveBroker, Member
+from venus.errors import Fenced, Refused, Unavailable
+from venus.replication.messages import NO_LEASE, Swapped
+from venus.replication.records import Leadership, LiveBroker, Member
 
 LEASE_S = 0.3
 
@@ -107,5 +108,46 @@ def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() ->
         assert told[-1] == NO_LEASE
         coordinator.silent = False
         wait_for(lambda: told[-1] > time.monotonic())
+    finally:
+        thread.stop()
+
+
+class Hearing:
+    """A host that notes the terms of the records it hears of."""
+
+    def __init__(self) -> None:
+        self.terms: list[int] = []
+        self.heard = 0
+
+    def seen(self, leaderships: tuple[Leadership, ...], _: tuple[LiveBroker, ...]) -> None:
+        self.heard += 1
+        self.terms += [found.term for found in leaderships]
+
+    def leased(self, until: float) -> None: ...
+
+    def swapped(self, event: Swapped) -> None: ...
+
+    def forgotten(self, business: str, term: int) -> None: ...
+
+
+def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_of_the_copy() -> None:
+    """Both would lead in that term, as one member with two logs."""
+    cluster, ended, told = MemoryCluster(clock=time.monotonic), list[BaseException](), Hearing()
+    thread = CoordinatorThread(
+        MemoryCoordinator(cluster, lease_s=LEASE_S),
+        lease_s=LEASE_S, monotonic=time.monotonic, post=lambda call: call(), on_fatal=ended.append,
+    )  # fmt: skip
+    thread.start(told, broker("s"))
+    try:
+        wait_for(lambda: told.heard)
+        copy = MemoryCoordinator(cluster, lease_s=100.0)
+        copy.register(broker("s"))
+        me = broker("s").member
+        copy.create(Leadership(business="main", term=7, leader=me, in_sync=frozenset({me}), replicas=("a",)))
+        wait_for(lambda: ended)
+        assert isinstance(ended[0], Fenced)
+        wait_for(lambda: len(ended) > 3)
+        assert told.terms == []
+        assert copy.refresh()
     finally:
         thread.stop()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from venus.broker.replicas.lease_thread import REFRESH_PART, LeaseThread
 from venus.broker.replicas.ports import Post
-from venus.errors import VenusError
+from venus.errors import Fenced, VenusError
 from venus.replication.coordinator import Coordinator
 from venus.replication.messages import NO_LEASE, Swapped
 from venus.replication.records import Leadership, LiveBroker
@@ -43,14 +43,22 @@ class Told(Protocol):
 class CoordinatorThread:
     """A `Coordination`. `unreachable` says why the coordinator does not answer, empty = it does.
 
-    `invalid` names records that cannot be used.
+    `invalid` names records that cannot be used. `on_fatal` ends a process whose place another one has taken.
     """
 
-    def __init__(self, coordinator: Coordinator, *, lease_s: float, monotonic: Callable[[], float], post: Post) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        lease_s: float,
+        monotonic: Callable[[], float],
+        post: Post,
+        on_fatal: Callable[[BaseException], None] = lambda _: None,
+    ) -> None:
         self._coordinator = coordinator
         self._read_at_least_s = lease_s * REFRESH_PART
         self._monotonic = monotonic
-        self._post = post
+        self._post, self._on_fatal = post, on_fatal
         self._told: Told | None = None
         self._ready = threading.Condition()
         self._calls: deque[Callable[[], None]] = deque()
@@ -113,6 +121,10 @@ class CoordinatorThread:
             self._tell(lambda told: told.swapped(event))
 
         self._queue(call)
+
+    def note(self, store: str, sequence: int) -> None:
+        """Remember how new a store is; if that fails, the next time will do."""
+        self._queue(lambda: self._coordinator.note(store, sequence))
 
     def create(self, leadership: Leadership) -> None:
         """Store a new business; whoever made it, it is read afterwards."""
@@ -190,6 +202,8 @@ class CoordinatorThread:
             self._post(lambda: say(told))
 
     def _failed(self, error: Exception) -> None:
+        if isinstance(error, Fenced):
+            self._on_fatal(error)
         if not self.unreachable:
             logger.warning("the coordinator: %s", error)
         self.unreachable = str(error) or repr(error)

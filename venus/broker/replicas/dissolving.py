@@ -46,6 +46,8 @@ def dissolve(data_dir: Path, broker: str, coordinator: Coordinator | None) -> Di
         if (identity is None or not identity.cluster) and not (data_dir / FILE).exists():
             return Dissolved(member=None, businesses=_removed(coordinator, broker, None))
         member = Member(broker=broker, store=identity.store if identity is not None else "none")
+        if coordinator is not None and store.opened_at < coordinator.noted(member.store):
+            raise Refused(f"{data_dir} is older than it was: it was restored from a backup, or is a copy", hint=WAY_OUT)
         terms = {} if coordinator is None else _claim(coordinator, member, _unfinished(store))
         alone = Identity(store=member.store, terms=terms)
         batch = store.batch()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from venus.broker.core import Core
 from venus.broker.pipeline import replica_commands
 from venus.broker.pipeline.group import Group
+from venus.broker.replicas import newest
 from venus.broker.replicas.placement import Wanted
 from venus.broker.store import keys
 from venus.errors import Refused
@@ -55,6 +56,8 @@ def write(core: Core, identity: Identity | None) -> None:
 def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wanted: Wanted) -> tuple[Member, set[str]]:
     """Make a store a member of a cluster, which is told of its businesses; return who it is and what it told.
 
+    One that is older than it was is another member from then on.
+
     Raises Refused if the cluster has a business of the same name with another history; Unavailable.
     """
     known = read(core)
@@ -65,6 +68,9 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
         )
     if known is None:
         known = Identity(store=uuid.uuid4().hex)
+        write(core, known)
+    elif newest.was_set_back(core, coordinator, known.store):
+        known = replace(known, store=uuid.uuid4().hex)
         write(core, known)
     me = Member(broker=broker, store=known.store)
     if known.cluster == cluster:

@@ -41,7 +41,7 @@ from venus.broker.store import privacy
 from venus.clocks import steady
 from venus.collector import settle
 from venus.config import Broker, Settings
-from venus.errors import VenusError
+from venus.errors import Fenced, VenusError
 from venus.rpc import event_loop
 from venus.rpc.address import broker_of
 from venus.security import audit, listening
@@ -235,7 +235,7 @@ def access_to(settings: Settings, core: Core, files: Files | None) -> Access:
 def die(error: BaseException) -> None:
     """End the process now, from any thread; the last line of the log says why."""
     logger.critical("venus broker: fatal: %s", str(error) or type(error).__name__)  # without a log: on stderr as it is
-    os._exit(VenusError.exit_code)
+    os._exit(Fenced.exit_code if isinstance(error, Fenced) else VenusError.exit_code)
 
 
 def said(data_dir: Path) -> Callable[[Addresses], None]:

@@ -20,6 +20,7 @@ from venus.broker.replicas.host import Host
 from venus.broker.replicas.installing import Installer
 from venus.broker.replicas.lines import Lines
 from venus.broker.replicas.loads import Loads
+from venus.broker.replicas.newest import Noting
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.shared import ReplicatedLogs, refused
 from venus.broker.replicas.standing import Standing
@@ -91,8 +92,9 @@ class Replication:
         )
         self.lines = Lines(cluster, member, self._proof)
         self.coordination = CoordinatorThread(
-            self._coordinator, lease_s=settings.lease_s, monotonic=steady, post=self._bridge.post
-        )
+            self._coordinator, lease_s=settings.lease_s, monotonic=steady, post=self._bridge.post,
+            on_fatal=core.on_fatal,
+        )  # fmt: skip
         self.copies = Copies(core, time.monotonic)
         self.installer = Installer(core, self._shared, self.lines, post=self._bridge.post, ended=self._installs)
         self.host = Host(
@@ -132,6 +134,7 @@ class Replication:
         self._clients = ingest, delivery
         self.host.me = replace(self.host.me, address=address)
         await asyncio.get_running_loop().run_in_executor(None, self.coordination.start, self.host, self.host.me)
+        self.noting = Noting(self._core, self.coordination, self.host.me.member.store, time.monotonic)
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
@@ -158,6 +161,7 @@ class Replication:
             try:
                 self.host.tick()
                 self.losses.tick()
+                self.noting.tick()
             except Exception:
                 logger.exception("the replicas failed to let time pass")
 

@@ -111,6 +111,8 @@ class Store(Reads):
             refuse_to_open(path, error)
         self._no_cache = ReadOptions()
         self._no_cache.fill_cache(False)
+        #: The sequence number that it was opened with, and the newest one that is on disk.
+        self.opened_at = self.synced = self.sequence
         threads.merges_give_way()
         self._bear_witness()
 
@@ -136,6 +138,7 @@ class Store(Reads):
         self.syncs.begin(time.monotonic())
         self._db.flush_wal(True)
         self.syncs.end(time.monotonic())
+        self.synced = sequence
         if self._witness is not None:
             self._witness.note(sequence)
 

@@ -1,0 +1,128 @@
+"""A data directory that is restored from a backup is not taken for the one that has everything: real brokers, etcd."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers import BUSINESS, wait_for
+from tests.support.etcd import EtcdCluster
+from venus.broker.replicas import newest
+from venus.broker.store.rocks import Store
+from venus.coordination.etcd import EtcdCoordinator
+from venus.errors import VenusError
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+
+pytestmark = pytest.mark.integration
+ROWS = 10
+WAIT_S = 60.0
+
+
+def noted(cluster: BrokerCluster, store: str) -> int:
+    with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=10.0)) as coordinator:
+        return coordinator.noted(store)
+
+
+def store_of(cluster: BrokerCluster, name: str) -> str:
+    return next(member.store for member in cluster.record().in_sync if member.broker == name)
+
+
+def refusal(cluster: BrokerCluster, name: str) -> str:
+    """Return what a broker says to a producer; it must not let one in."""
+    address = cluster.reach([cluster.brokers[name].address])
+    with (
+        Producer(address, BUSINESS, "test", window_bytes_max=1) as producer,
+        pytest.raises(VenusError) as refused,
+    ):
+        producer.connect(0, 0, owner="test", take_over=True)
+    return str(refused.value)
+
+
+def alarms(cluster: BrokerCluster, name: str) -> list[str]:
+    """Return what a broker says is wrong."""
+    with Admin(cluster.brokers[name].address) as admin:
+        return [alarm for found in admin.status(BUSINESS).businesses for alarm in found.alarms]
+
+
+def ends_at(folder: Path) -> int:
+    """Return how new a store is that nobody has open."""
+    store = Store(folder / "db", read_only=True)
+    try:
+        return store.opened_at
+    finally:
+        store.close()
+
+
+def test_a_replica_from_a_backup_does_not_lead_and_catches_up(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    """It was still in the in-sync set. Where it came back first it led, without what was acknowledged since."""
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(3, ROWS)
+        wait_for(lambda: cluster.in_sync() == set("abc"))
+        restored = next(name for name in "abc" if name != writer.leader)
+        store = store_of(cluster, restored)
+        cluster.brokers[restored].stop()
+        shutil.copytree(tmp_path / restored, tmp_path / "backup")
+        cluster.start(restored)
+        writer.write(20, ROWS)
+        wait_for(lambda: cluster.in_sync() == set("abc"))
+        before = ends_at(tmp_path / "backup")
+        wait_for(lambda: noted(cluster, store) > before, WAIT_S)
+        for name in "abc":
+            cluster.brokers[name].kill()
+        shutil.rmtree(tmp_path / restored)
+        shutil.copytree(tmp_path / "backup", tmp_path / restored)
+
+        cluster.start(restored)
+        wait_for(lambda: "none of those that have everything is alive" in refusal(cluster, restored), WAIT_S)
+        for name in set("abc") - {restored}:
+            cluster.start(name)
+        writer.go_on()
+        assert writer.leader != restored
+        writer.write(2, ROWS)
+        wait_for(lambda: cluster.in_sync() == set("abc"), WAIT_S)
+        assert store_of(cluster, restored) != store
+        found = cluster.contents(writer.acknowledged * ROWS)
+        assert found["a"] == found["b"] == found["c"]
+        wait_for(lambda: not any(alarms(cluster, name) for name in "abc"), WAIT_S)
+
+
+def test_a_copy_of_a_data_directory_does_not_go_on_alone(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server, "a", replicas=1, min_in_sync=1) as cluster:
+        writer = Writer(cluster)
+        writer.write(2, ROWS)
+        store = store_of(cluster, "a")
+        cluster.brokers["a"].stop()
+        shutil.copytree(tmp_path / "a", tmp_path / "backup")
+        cluster.start("a")
+        writer.go_on()
+        writer.write(20, ROWS)
+        before = ends_at(tmp_path / "backup")
+        wait_for(lambda: noted(cluster, store) > before, WAIT_S)
+        cluster.brokers["a"].stop()
+        shutil.rmtree(tmp_path / "a")
+        shutil.copytree(tmp_path / "backup", tmp_path / "a")
+
+        _, err = cluster.venus("cluster", "dissolve", of="a", code=3)
+        assert "is older than it was: it was restored from a backup, or is a copy" in err
+
+
+def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server, "a", replicas=1, min_in_sync=1) as cluster:
+        writer = Writer(cluster)
+        store = store_of(cluster, "a")
+        for round_no in range(3):
+            writer.write(5, ROWS)
+            wait_for(lambda: noted(cluster, store) > 0, newest.NOTE_EVERY_S + WAIT_S)
+            if round_no % 2:
+                cluster.brokers["a"].stop()
+            else:
+                cluster.brokers["a"].kill()
+            cluster.start("a")
+            writer.go_on()
+            assert store_of(cluster, "a") == store

@@ -1,0 +1,83 @@
+"""Data directories that are restored from backups, in histories of their own: the seeds of the others stay the same.
+
+A store that comes back older than it was is another member (venus/broker/replicas/newest.py), with a log that begins
+like everybody's, and may end with what others have taken back since.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation import faults
+from tests.simulation.brokers.world import BrokerWorld
+from tests.simulation.world import World
+from venus.replication.records import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EVERY_S = 1.5
+AWAY_S = 1.0
+
+
+class Backups:
+    """Backups of the disks of a world, as they are with the power off, and what becomes of them."""
+
+    def __init__(self, world: Any) -> None:
+        self._world, self._kept = world, dict[str, Any]()
+        world.loop.at(1.0, self._operate)
+
+    def _operate(self) -> None:
+        """Let an operator take a backup, or put one back, until everything becomes whole again."""
+        world, random = self._world, self._world.loop.random
+        if world.loop.now < world.cruel_until:
+            host = random.choice(list(world.hosts.values()))
+            if host.name in self._kept and random.random() < 0.6:
+                self._restore(host)
+            elif getattr(world, "damaged", "") != host.disk.store:
+                self._kept[host.name] = self._taken(host)
+        world.loop.after(EVERY_S * random.random(), self._operate)
+
+    def _taken(self, host: Any) -> Any:
+        process, host.disk.host = getattr(host.disk, "host", None), None
+        try:
+            found = copy.deepcopy(host.disk)
+        finally:
+            host.disk.host = process
+        found.lose_power(self._world.loop.random)
+        return found
+
+    def _restore(self, host: Any) -> None:
+        world = self._world
+        record = world.coordinator.record
+        others = {other.me for other in world.hosts.values() if other is not host}
+        if not host.up or (record.policy is Policy.CONSISTENCY and not record.candidates & others):
+            return
+        world.loop.counts["restored from a backup"] += 1
+        host.end()
+        host.disk = copy.deepcopy(self._kept[host.name])
+        if world.set_back_is_another:
+            host.stores += 1
+            host.disk.store = f"{host.name}{host.stores}"
+        faults.restart_after(world, host, AWAY_S * world.loop.random.random())
+
+
+class RestoringWorld(World):
+    """The protocol alone."""
+
+    set_back_is_another = True
+
+    def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
+        super().__init__(seed, say)
+        Backups(self)
+
+
+class RestoringBrokers(BrokerWorld):
+    """Whole brokers."""
+
+    set_back_is_another = True
+
+    def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
+        super().__init__(seed, say)
+        Backups(self)

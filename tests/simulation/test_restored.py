@@ -1,0 +1,53 @@
+"""Backups of data directories that are put back: nothing is lost, because whoever was set back is another member."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import pytest
+
+from tests.simulation.judge import Violation
+from tests.simulation.restored import RestoringBrokers, RestoringWorld
+
+RESTORED = "restored from a backup"
+
+
+def histories(kind: type[RestoringWorld | RestoringBrokers], seeds: range) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        world = kind(seed)
+        try:
+            world.run()
+        except Exception as error:
+            pytest.fail(f"{kind.__name__}, seed {seed}: {error}")
+        counts.update(world.loop.counts)
+        gc.collect()
+    return counts
+
+
+def test_logs_from_backups_are_followed_and_lose_nothing() -> None:
+    assert histories(RestoringWorld, range(100))[RESTORED] > 100
+
+
+def test_brokers_from_backups_lose_nothing() -> None:
+    assert histories(RestoringBrokers, range(10))[RESTORED] > 10
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_five_hundred_histories_with_backups_hold() -> None:
+    assert histories(RestoringBrokers, range(500))[RESTORED] > 500
+
+
+def test_a_store_that_was_set_back_and_counts_as_before_loses_what_was_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RestoringWorld, "set_back_is_another", False)
+    with pytest.raises(Violation) as found:
+        RestoringWorld(WITHOUT_THE_RULE).run()
+    assert found.value.invariant == "whoever may lead has everything that is safe"
+
+
+#: A history that shows what happens then.
+WITHOUT_THE_RULE = 1

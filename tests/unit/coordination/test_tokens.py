@@ -1,0 +1,86 @@
+"""A token of etcd that has ended costs no call, whoever else of this process meets its end at the same time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import pytest
+
+from venus.coordination.etcd_client import AUTHENTICATE, EtcdClient
+from venus.coordination.login import Login
+from venus.wire import etcd_pb2
+
+OLD, NEW = "old", "new"
+
+
+class Refusal(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__()
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+ENDED = Refusal(grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token")
+
+
+class Etcd:
+    """Answers calls that show the newest token; the first `calls` of them are refused together."""
+
+    def __init__(self, calls: int, refusal: Refusal) -> None:
+        self.client = EtcdClient(["127.0.0.1:1"], timeout_s=10.0, login=Login(user="venus"))
+        self.client._token = OLD
+        self.client._attempt = self.attempt  # type: ignore[method-assign,assignment]
+        self.shown: list[str] = []
+        self._refusal = refusal
+        self._refused, self._logging_in = threading.Barrier(calls), threading.Barrier(calls)
+
+    def attempt(self, _address: str, call: str, _request: Any, _kind: Any, _s: float, token: str, *_: Any) -> Any:
+        if call == AUTHENTICATE:
+            with suppress(threading.BrokenBarrierError):
+                self._logging_in.wait()  # nobody has another token before each call was refused
+            return etcd_pb2.AuthenticateResponse(token=NEW)
+        self.shown.append(token)
+        if token != NEW:
+            self._refused.wait()
+            raise self._refusal
+        return etcd_pb2.RangeResponse()
+
+    def read(self) -> None:
+        try:
+            self.client.read("key")
+        finally:
+            self._logging_in.abort()
+
+
+@pytest.mark.parametrize(
+    "refusal", [ENDED, Refusal(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old")]
+)
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_calls_that_meet_the_end_of_a_token_together_all_go_on(calls: int, refusal: Refusal) -> None:
+    """The second one was taken for a broker without a user. A token from before a role was changed was never replaced.
+
+    The lease of the broker ended, and with it what it led.
+    """
+    etcd = Etcd(calls, refusal)
+    with ThreadPoolExecutor(calls) as pool:
+        for done in [pool.submit(etcd.read) for _ in range(calls)]:
+            done.result(60)
+    assert sorted(etcd.shown) == [NEW] * calls + [OLD] * calls
+
+
+def test_what_another_thread_has_got_is_kept() -> None:
+    etcd = Etcd(1, ENDED)
+    etcd.client._token = NEW
+    assert etcd.client._has_ended(OLD, ENDED)
+    assert etcd.client._token == NEW
+    assert not etcd.client._has_ended(OLD, Refusal(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: key is not given"))
+    assert not etcd.client._has_ended("", ENDED)
