@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -40,6 +40,7 @@ class EtcdNode:
         self.peer = f"http://127.0.0.1:{peer_port}"
         self.initial_cluster = ""
         self.authority: Path | None = None  # a folder with ca.crt, etcd.crt and etcd.key: TLS, client certificates
+        self.options: Sequence[str] = ()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -51,6 +52,7 @@ class EtcdNode:
             f"--listen-peer-urls={self.peer}", f"--initial-advertise-peer-urls={self.peer}",
             f"--initial-cluster={self.initial_cluster}", "--initial-cluster-state=new",
             "--heartbeat-interval=50", "--election-timeout=500", "--log-level=warn", "--unsafe-no-fsync",
+            *self.options,
         ]  # fmt: skip
         if self.authority is not None:
             command += [
@@ -87,12 +89,14 @@ class EtcdNode:
 class EtcdCluster:
     """A running etcd; every test has a cluster name of its own in it."""
 
-    def __init__(self, home: Path, size: int, authority: Path | None = None, login: Login = NO_LOGIN) -> None:
+    def __init__(
+        self, home: Path, size: int, authority: Path | None = None, login: Login = NO_LOGIN, options: Sequence[str] = ()
+    ) -> None:
         self.login = login
         ports = iter(free_ports(2 * size))
         self.nodes = [EtcdNode(f"n{number}", home, next(ports), next(ports)) for number in range(size)]
         for node in self.nodes:
-            node.authority = authority
+            node.authority, node.options = authority, options
             node.initial_cluster = ",".join(f"{other.name}={other.peer}" for other in self.nodes)
         self.numbers = count(1)
 
@@ -162,15 +166,17 @@ def require_binary(name: str = "etcd") -> str:
 
 
 @contextmanager
-def running_etcd(size: int = 1, *, authority: Path | None = None, login: Login = NO_LOGIN) -> Iterator[EtcdCluster]:
+def running_etcd(
+    size: int = 1, *, authority: Path | None = None, login: Login = NO_LOGIN, options: Sequence[str] = ()
+) -> Iterator[EtcdCluster]:
     """Run an etcd of this many nodes in a folder of its own; on other ports if somebody took one in between.
 
-    `authority`: it speaks TLS and asks for certificates; `login` is then how to reach it.
+    `authority`: it speaks TLS and asks for certificates; `login` is then how to reach it. `options` go to each node.
     """
     require_binary()
     home = new_folder("etcd-")
     for left in range(_PORTS_MAX - 1, -1, -1):
-        cluster = EtcdCluster(home, size, authority, login)
+        cluster = EtcdCluster(home, size, authority, login, options)
         try:
             cluster.start()
             break

@@ -55,7 +55,7 @@ _REFUSED = {
     grpc.StatusCode.FAILED_PRECONDITION: "etcd refuses the request",
 }
 #: etcd says so of a token that it gave before its users or roles were changed, where tokens are signed (JWT).
-_OLD_TOKEN = "revision of auth store is old"
+_OLD_TOKEN = ("revision in header is old", "revision of auth store is old")
 #: Other programs answer so; an etcd never does.
 _FOREIGN = (grpc.StatusCode.UNIMPLEMENTED,)
 
@@ -301,8 +301,9 @@ class EtcdClient:
 
         A token that another thread has got meanwhile stays.
         """
-        old = error.code() is grpc.StatusCode.INVALID_ARGUMENT and _OLD_TOKEN in (error.details() or "")
-        ended = bool(token) and (old or error.code() is grpc.StatusCode.UNAUTHENTICATED)
+        details = error.details() or ""
+        is_old = any(text in details for text in _OLD_TOKEN)
+        ended = bool(token) and (is_old or error.code() is grpc.StatusCode.UNAUTHENTICATED)
         if ended and self._token == token:
             self._token = ""
         return ended

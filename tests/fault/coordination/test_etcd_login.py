@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from pydantic import SecretStr
 
 from tests.support.broker_clusters import BrokerCluster, Writer
@@ -94,13 +96,7 @@ def test_half_a_renewal_costs_no_connection(etcd: EtcdCluster, login: Login, tmp
 
 def test_a_user_proves_himself_and_again_when_his_token_ends(login: Login) -> None:
     with running_etcd(authority=Path(login.ca).parent, login=login) as etcd:
-        administer(etcd, login, "user", "add", f"root:{PASSWORD}")
-        administer(etcd, login, "user", "grant-role", "root", "root")
-        administer(etcd, login, "user", "add", f"venus:{PASSWORD}")
-        administer(etcd, login, "role", "add", "brokers")
-        administer(etcd, login, "role", "grant-permission", "brokers", "--prefix=true", "readwrite", "/venus/")
-        administer(etcd, login, "user", "grant-role", "venus", "brokers")
-        administer(etcd, login, "auth", "enable")
+        have_users(etcd, login)
 
         user = replace(login, user="venus", password=SecretStr(PASSWORD))
         with pytest.raises(Refused, match="does not accept user venus") as caught:
@@ -116,7 +112,43 @@ def test_a_user_proves_himself_and_again_when_his_token_ends(login: Login) -> No
             assert coordinator.identity(create=False) == known
 
 
-def administer(etcd: EtcdCluster, login: Login, *arguments: str) -> None:
+def signing_keys(folder: Path) -> list[str]:
+    """Return the options by which etcd signs its tokens: such a one is of the users and roles that there were."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    plain = serialization.NoEncryption()
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (folder / "token.key").write_bytes(private)
+    (folder / "token.pub").write_bytes(public)
+    named = f"pub-key={folder}/token.pub,priv-key={folder}/token.key"
+    return [f"--auth-token=jwt,{named},sign-method=RS256,ttl=10m"]
+
+
+def test_a_signed_token_is_replaced_when_users_were_changed(login: Login, tmp_path: Path) -> None:
+    """It was shown until the broker was started again, and its lease ended."""
+    signed = signing_keys(tmp_path)
+    with running_etcd(authority=Path(login.ca).parent, login=login, options=signed) as etcd:
+        have_users(etcd, login)
+        user = replace(login, user="venus", password=SecretStr(PASSWORD))
+        with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=5.0, login=user)) as coordinator:
+            known = coordinator.identity(create=True)
+            administer(etcd, login, "user", "add", f"somebody:{PASSWORD}", user=f"root:{PASSWORD}")
+            assert coordinator.identity(create=False) == known
+
+
+def have_users(etcd: EtcdCluster, login: Login) -> None:
+    """Have the user venus, who may use the keys of VENUS, and ask everybody who he is."""
+    administer(etcd, login, "user", "add", f"root:{PASSWORD}")
+    administer(etcd, login, "user", "grant-role", "root", "root")
+    administer(etcd, login, "user", "add", f"venus:{PASSWORD}")
+    administer(etcd, login, "role", "add", "brokers")
+    administer(etcd, login, "role", "grant-permission", "brokers", "--prefix=true", "readwrite", "/venus/")
+    administer(etcd, login, "user", "grant-role", "venus", "brokers")
+    administer(etcd, login, "auth", "enable")
+
+
+def administer(etcd: EtcdCluster, login: Login, *arguments: str, user: str = "") -> None:
     files = [f"--cacert={login.ca}", f"--cert={login.certificate}", f"--key={login.key}"]
     command = [require_binary("etcdctl"), f"--endpoints=https://{etcd.addresses[0]}", *files, *arguments]
+    command += [f"--user={user}"] if user else []
     subprocess.run(command, check=True, capture_output=True, env=os.environ | {"ETCDCTL_API": "3"}, timeout=30)

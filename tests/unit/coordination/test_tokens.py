@@ -62,7 +62,12 @@ class Etcd:
 
 
 @pytest.mark.parametrize(
-    "refusal", [ENDED, Refusal(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old")]
+    "refusal",
+    [
+        ENDED,
+        Refusal(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old"),
+        Refusal(grpc.StatusCode.UNKNOWN, "auth: revision in header is old"),
+    ],
 )
 @pytest.mark.parametrize("calls", [1, 2, 3])
 def test_calls_that_meet_the_end_of_a_token_together_all_go_on(calls: int, refusal: Refusal) -> None:
