@@ -11,10 +11,11 @@ import pytest
 from tests.support.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers import BUSINESS, wait_for
 from tests.support.etcd import EtcdCluster
+from tests.support.ports import free_ports
 from venus.broker.replicas import newest
 from venus.broker.store.rocks import Store
 from venus.coordination.etcd import EtcdCoordinator
-from venus.errors import VenusError
+from venus.errors import Fenced, VenusError
 from venus.rpc.admin import Admin
 from venus.rpc.producer import Producer
 
@@ -126,3 +127,22 @@ def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, et
             cluster.start("a")
             writer.go_on()
             assert store_of(cluster, "a") == store
+
+
+def test_of_two_processes_with_copies_of_one_data_directory_the_older_ends(
+    tmp_path: Path, etcd_server: EtcdCluster
+) -> None:
+    """They took the place at etcd from each other, every second. Neither has written anything that the other lacks."""
+    address = f"127.0.0.1:{next(iter(free_ports(1)))}"
+    with BrokerCluster(tmp_path, etcd_server, "a", broker={"address": address}) as cluster:
+        cluster.brokers["a"].stop()
+        shutil.copytree(tmp_path / "a", tmp_path / "copies" / "a")
+        older = cluster.start("a")
+        cluster.folder = tmp_path / "copies"
+        try:
+            newer = cluster.start("a")
+            wait_for(lambda: not older.alive)
+            assert older.process.returncode == Fenced.exit_code
+        finally:
+            older.kill()
+        assert newer.alive

@@ -22,6 +22,7 @@ from venus.broker.service.process import RunningBroker
 from venus.cli.probes import look
 from venus.config import Settings
 from venus.errors import Fenced
+from venus.rpc.admin import Admin
 
 pytestmark = pytest.mark.integration
 
@@ -151,6 +152,31 @@ def test_what_lacks_at_the_start_of_postgresql_is_told(postgres: Limited, broker
         postgres.administer(f"GRANT SELECT, UPDATE ON venus.captured_table TO {USER}")
         until_equal(postgres.shop, broker)
         wait_for(lambda: not problems(broker), 30)
+
+
+def test_what_lacks_before_anything_was_shipped_is_told(postgres: Limited, broker: RunningBroker) -> None:
+    """The broker has no such business before the first half message, and none any more when the adapter has gone."""
+    chosen = chosen_for(postgres, broker)
+    postgres.shop.fill(5)
+    postgres.shop.install(chosen)
+    postgres.limit()
+    postgres.administer(f"REVOKE SELECT ON venus.checkpoint FROM {USER}")
+
+    def alarms() -> list[str]:
+        with Admin(broker.address) as admin:
+            status = admin.status()
+        every = [*status.alarms, *(alarm for entry in status.businesses for alarm in entry.alarms)]
+        return [alarm for alarm in every if "venus.checkpoint is HALTED" in alarm]
+
+    with running(chosen):
+        (said,) = wait_for(alarms, 30)
+        assert "away since" not in said
+    (said,) = wait_for(lambda: [alarm for alarm in alarms() if "its adapter has been away since" in alarm], 30)
+    assert recognised(said)[0].name == "table_halted"
+    postgres.administer(f"GRANT SELECT, UPDATE ON venus.checkpoint TO {USER}")
+    with running(chosen):
+        until_equal(postgres.shop, broker)
+        wait_for(lambda: not alarms(), 30)
 
 
 def test_whoever_takes_over_meanwhile_is_given_way(postgres: Limited, broker: RunningBroker) -> None:
