@@ -159,6 +159,16 @@ def test_capture_is_judged_by_the_clock_of_the_broker() -> None:
     assert replace(HEALTHY, broker=replace(works, captured_age_s=20.0, ship_s=19.0)).healthy
 
 
+def test_a_table_that_the_source_does_not_know_any_more_is_named() -> None:
+    later = replace(TARGET.tables[0], table_id=3, name="main.later")
+    found = replace(HEALTHY, targets=(replace(TARGET, tables=(*TARGET.tables, later)),))
+    (said,) = found.released
+    assert said.startswith("main.later is not known to the source, which was put back to a time before it was captured")
+    assert not HEALTHY.released
+    assert not replace(found, source=SourceView()).released
+    assert not replace(found, source=SourceView(error="away")).released
+
+
 def test_a_table_that_catches_up_is_healthy() -> None:
     assert replace(HEALTHY, targets=(with_table("CATCHUP"),)).healthy
 

@@ -6,6 +6,7 @@ cut captured), broker -> target (when was the oldest increment committed that th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from venus.adapters.targets.views import TargetView
@@ -185,9 +186,10 @@ class Overview:
 
     @property
     def released(self) -> tuple[str, ...]:
-        """One sentence for each table that was taken out of capture: from the source, or what the broker was told."""
-        unknown = self.source.error or not self.source.asked
-        return self.broker.released if unknown else tuple(released(self.source.condition))
+        """One sentence for each table that is out of capture: from the source, or what the broker was told."""
+        if self.source.error or not self.source.asked:
+            return self.broker.released
+        return (*released(self.source.condition), *forgotten(self.source, self.targets))
 
     def _reported_of_source(self) -> tuple[str, ...]:
         """Return what the broker was told, where the source cannot be asked; likewise of targets elsewhere.
@@ -228,6 +230,19 @@ def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
     if not source.unusable and all(t.state == RELEASED for t in source.tables):
         found.append("source: no table is captured; run `venus install-triggers`")
     return found
+
+
+def forgotten(source: SourceView, targets: Iterable[TargetView]) -> list[str]:
+    """Return a sentence for each table that targets have and the source does not know: it was put back to a backup."""
+    if source.unusable or not source.tables:
+        return []  # that is said already
+    known = {table.table_id for table in source.tables}
+    names = {table.name for target in targets for table in target.tables if table.table_id not in known}
+    return [
+        f"{name} is not known to the source, which was put back to a time before it was captured: broker and targets "
+        "keep its rows as they were captured last; `venus install-triggers` captures it, if it is there"
+        for name in sorted(names)
+    ]
 
 
 def broker_problems(broker: BrokerView) -> list[str]:

@@ -15,6 +15,7 @@ from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, run_at, whole_way
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.verify.findings import Verdict
+from venus.cli.probes import look
 from venus.config import Target
 
 pytestmark = pytest.mark.integration
@@ -142,6 +143,7 @@ def test_a_table_that_was_captured_after_the_backup_is_captured_again(
     source.restore()
     way.start("capture")
     becomes_equal(way, source)
+    assert [said for said in look(way.settings).released if "later is not known to the source" in said]
     source.run(
         "CREATE TABLE later (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))", "INSERT INTO later VALUES (2, 'now')"
     )
