@@ -136,6 +136,8 @@ class OwnType:
 
 #: What is left out of a table that others inherit from: each of these by its name, in SQL's spelling.
 HEIR = "heir"
+#: Why an index is left out that is being built, by REINDEX CONCURRENTLY for one: it comes and goes by itself.
+UNFINISHED = "it is not valid at the source either"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

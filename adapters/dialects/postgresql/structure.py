@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.postgresql.connection import Connection, Row
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.model import HEIR, Check, Column, ForeignKey, Index, LeftOut
+from venus.model import HEIR, UNFINISHED, Check, Column, ForeignKey, Index, LeftOut
 
 _DEFAULT_COLLATION = 'pg_catalog."default"'
+_NOT_ENFORCED = " NOT ENFORCED"
 _ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 
 
@@ -28,6 +29,8 @@ class Structure:
     left_out: list[LeftOut] = field(default_factory=list)
     #: Name of a foreign key -> what it does on DELETE, on UPDATE.
     actions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: Foreign keys that are not enforced.
+    wishes: set[str] = field(default_factory=set)
     #: Number of a column -> its default, where that means something without the source.
     defaults: dict[int, str] = field(default_factory=dict)
 
@@ -41,11 +44,12 @@ class Structure:
         )
 
     def foreign_keys(self, keys: Iterable[ForeignKey]) -> tuple[ForeignKey, ...]:
-        """Return the foreign keys with their actions."""
+        """Return those foreign keys that are enforced, with their actions."""
         none = ("", "")
         return tuple(
             replace(k, on_delete=self.actions.get(k.name, none)[0], on_update=self.actions.get(k.name, none)[1])
             for k in keys
+            if k.name not in self.wishes
         )
 
 
@@ -57,17 +61,30 @@ def read(connection: Connection, oids: Sequence[int]) -> Mapping[int, Structure]
         _add_check(found[row[0]], row)
     for row in connection.rows(statement("structure", "indexes"), tables):
         _add_index(found[row[0]], row)
-    for oid, name, on_delete, on_update, match in connection.rows(statement("structure", "actions"), tables):
-        found[oid].actions[name] = (_ACTIONS.get(on_delete, ""), _ACTIONS.get(on_update, ""))
-        if match == "f":
-            found[oid].left_out.append(
-                LeftOut(what="foreign key", name=name, definition="MATCH FULL", reason="it becomes MATCH SIMPLE")
-            )
+    for row in connection.rows(statement("structure", "actions"), tables):
+        _add_reference(found[row[0]], row)
     for oid, heir, parent in connection.rows(statement("structure", "heirs"), tables):
         found[oid].left_out.append(_heir(heir, parent))
     for row in connection.rows(statement("structure", "defaults"), tables):
         _add_default(found[row[0]], row)
     return found
+
+
+def _add_reference(structure: Structure, row: Row) -> None:
+    _, name, on_delete, on_update, match, definition = row
+    structure.actions[name] = (_ACTIONS.get(on_delete, ""), _ACTIONS.get(on_update, ""))
+    if definition.endswith(_NOT_ENFORCED):
+        structure.wishes.add(name)
+        structure.left_out.append(_wish("foreign key", name, definition))
+    elif match == "f":
+        structure.left_out.append(
+            LeftOut(what="foreign key", name=name, definition="MATCH FULL", reason="it becomes MATCH SIMPLE")
+        )
+
+
+def _wish(what: str, name: str, definition: str) -> LeftOut:
+    why = "the source does not enforce it, so rows may violate it"
+    return LeftOut(what=what, name=name, definition=definition, reason=why)
 
 
 def _add_check(structure: Structure, row: Row) -> None:
@@ -79,8 +96,10 @@ def _add_check(structure: Structure, row: Row) -> None:
         )  # fmt: skip
     elif uses:
         structure.left_out.append(_needs("check constraint", name, definition, uses))
+    elif definition.endswith(_NOT_ENFORCED):
+        structure.left_out.append(_wish("check constraint", name, definition))
     else:
-        text = definition.removesuffix(" NOT VALID").removesuffix(" NO INHERIT").removesuffix(" NOT ENFORCED")
+        text = definition.removesuffix(" NOT VALID").removesuffix(" NO INHERIT")
         structure.checks.append(Check(name=name, sql=text.removeprefix("CHECK (").removesuffix(")")))
 
 
@@ -97,12 +116,18 @@ def _needs(what: str, name: str, definition: str, uses: str) -> LeftOut:
 
 
 def _add_index(structure: Structure, row: Row) -> None:
-    _, name, unique, valid, _, constraint, deferrable, columns, plain, definition, uses = row
+    _, name, unique, valid, method, constraint, deferrable, columns, plain, definition, uses = row
     if constraint == "x":
         return  # told of as a constraint
+    if definition is None:
+        return  # dropped since the snapshot: the server spells what there is now
     if uses or not valid:
         missing = _needs("index", name, definition, uses or "")
-        structure.left_out.append(missing if uses else replace(missing, reason="it is not valid at the source either"))
+        structure.left_out.append(missing if uses else replace(missing, reason=UNFINISHED))
+        return
+    if unique and method != "btree":
+        why = "it compares periods (WITHOUT OVERLAPS); add it after the cut-over"
+        structure.left_out.append(LeftOut(what="unique constraint", name=name, definition=definition, reason=why))
         return
     if deferrable:
         why = "DEFERRABLE is left out: it becomes an immediate unique index"

@@ -23,12 +23,16 @@ SELECT x.indrelid, i.relname, x.indisunique, x.indisvalid, m.amname,
                            JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = t.attnum
                           WHERE t.coll <> a.attcollation)
          AND pg_get_indexdef(x.indexrelid) !~ 'NULLS NOT DISTINCT',
-       regexp_replace(pg_get_indexdef(x.indexrelid), '^CREATE (UNIQUE )?INDEX .*? USING ', 'USING '),
+       substr(pg_get_indexdef(x.indexrelid), length(concat(
+         'CREATE ', CASE WHEN x.indisunique THEN 'UNIQUE ' END, 'INDEX ', quote_ident(i.relname), ' ON ',
+         CASE WHEN i.relkind = 'I' THEN 'ONLY ' END, quote_ident(n.nspname), '.', quote_ident(c.relname), ' ')) + 1),
        (SELECT string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ') FROM pg_depend d
          WHERE d.classid = 'pg_class'::regclass AND d.objid = x.indexrelid
            AND d.refclassid IN ('pg_proc'::regclass, 'pg_opclass'::regclass, 'pg_collation'::regclass))
   FROM pg_index x
   JOIN pg_class i ON i.oid = x.indexrelid
+  JOIN pg_class c ON c.oid = x.indrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_am m ON m.oid = i.relam
   LEFT JOIN pg_constraint k ON k.conindid = x.indexrelid AND k.conrelid = x.indrelid AND k.contype IN ('p', 'u', 'x')
  WHERE x.indrelid = ANY (%(tables)s::oid[]) AND NOT x.indisprimary AND x.indislive
@@ -48,7 +52,7 @@ SELECT i.inhparent, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
 
 -- actions --
 -- deltype, updtype: a no action, r restrict, c cascade, n set null, d set default.
-SELECT f.conrelid, f.conname, f.confdeltype::text, f.confupdtype::text, f.confmatchtype::text
+SELECT f.conrelid, f.conname, f.confdeltype::text, f.confupdtype::text, f.confmatchtype::text, pg_get_constraintdef(f.oid)
   FROM pg_constraint f
  WHERE f.contype = 'f' AND f.conparentid = 0 AND f.conrelid = ANY (%(tables)s::oid[])
 

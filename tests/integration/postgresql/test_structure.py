@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.postgres import libpq
 from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.postgresql import dictionary
+from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.model import Check, Index, TableSchema
 
@@ -88,6 +90,42 @@ def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource
     )
 
 
+def test_what_the_source_does_not_enforce_is_listed(database: str) -> None:
+    with closing(psycopg2.connect(libpq(database))) as connection:
+        connection.cursor().execute(
+            "CREATE TABLE parent (id int PRIMARY KEY);"
+            "CREATE TABLE item (id int PRIMARY KEY, up int CONSTRAINT ref REFERENCES parent NOT ENFORCED,"
+            " n int CONSTRAINT small CHECK (n < 5) NO INHERIT NOT ENFORCED,"
+            " CONSTRAINT odd CHECK (n <> 6) NO INHERIT)"
+        )
+        connection.commit()
+    with closing(PostgresSource(database)) as source:
+        (schema,) = source.tables(["item"], [])
+    assert schema.checks == (Check(name="odd", sql="(n <> 6)"),)
+    assert schema.foreign_keys == ()
+    why = "the source does not enforce it, so rows may violate it"
+    assert [(o.what, o.name, o.reason) for o in schema.left_out] == [
+        ("check constraint", "small", why), ("foreign key", "ref", why),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a USING b", 'a" ON c USING d', "plain"])
+def test_a_definition_is_what_stands_behind_the_table(name: str, database: str) -> None:
+    quoted = '"' + name.replace('"', '""') + '"'
+    with closing(psycopg2.connect(libpq(database))) as connection:
+        connection.cursor().execute(
+            f"CREATE TABLE {quoted} (id int PRIMARY KEY, {quoted} text) PARTITION BY HASH (id);"
+            f"CREATE INDEX i ON {quoted} ({quoted} DESC) WHERE {quoted} <> 'x USING y ('"
+        )
+        connection.commit()
+    with closing(PostgresSource(database)) as source:
+        (schema,) = source.tables(["*"], [])
+    column = name if name == "plain" else quoted
+    assert [(i.columns, i.definition) for i in schema.indexes] == [
+        ((name,), f"USING btree ({column} DESC) WHERE ({column} <> 'x USING y ('::text)")
+    ]
+
+
 def test_partitions_become_one_table_and_that_is_told(goods: tuple[PostgresSource, TableSchema]) -> None:
     source, _ = goods
     with closing(source):
@@ -116,3 +154,15 @@ def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchem
     assert OtherObject(kind="view", name="public.cheap") in others
     assert OtherObject(kind="enum type", name="public.mood") in others
     assert not [o for o in others if "venus" in o.name]
+
+
+def test_an_index_that_is_dropped_while_the_dictionary_is_read_is_none(database: str) -> None:
+    """The server spells an index as it is now, whatever the snapshot; of one that is gone it says nothing."""
+    with closing(psycopg2.connect(libpq(database))) as application, closing(Connection(database)) as connection:
+        application.autocommit = True
+        application.cursor().execute("CREATE TABLE item (id int PRIMARY KEY, name text CONSTRAINT named UNIQUE)")
+        with connection.reading():
+            rows = dictionary.all_tables(connection)
+            application.cursor().execute("ALTER TABLE item DROP CONSTRAINT named")
+            (table,) = dictionary.read(connection, rows)
+    assert table.indexes == ()
