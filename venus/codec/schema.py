@@ -12,7 +12,19 @@ import json
 from venus.codec.descriptor import file_descriptor, message_class, row_message
 from venus.codec.layout import check
 from venus.errors import ProtocolError
-from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, LogicalType, OwnType, TableSchema
+from venus.model import (
+    HEIR,
+    UNFINISHED,
+    Check,
+    Column,
+    ForeignKey,
+    Index,
+    Kind,
+    LeftOut,
+    LogicalType,
+    OwnType,
+    TableSchema,
+)
 from venus.wire import change_pb2 as wire
 
 __all__ = ["canonical_json", "file_descriptor", "fingerprint", "from_wire", "message_class", "to_wire"]
@@ -191,10 +203,11 @@ def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
 
 
 def canonical_json(schema: TableSchema) -> str:
-    """Return what makes two versions of a table different for its rows and its target.
+    """Return what makes two versions of a table different for its rows and its targets.
 
-    In it: columns, types, labels, key, heirs. Not in it: the ids, the table's name, what is there for people (comments,
-    the source's spelling of a type), and indexes and foreign keys, which change no row.
+    In it: columns, types, key, heirs; indexes, checks and foreign keys, which change no row, but a target that is made
+    later is made by them; what is left out, which its people are told. Not in it: the ids, the table's name, what is
+    there for people (comments, the source's spelling of a type, reasons), and in what order a dictionary lists things.
     """
     columns = [
         {
@@ -212,7 +225,28 @@ def canonical_json(schema: TableSchema) -> str:
         said["labels"] = labels
     if schema.heirs:
         said["heirs"] = schema.heirs
+    said |= {what: found for what, found in _besides(schema).items() if found}
     return json.dumps(said, sort_keys=True, separators=(",", ":"))
+
+
+def _besides(schema: TableSchema) -> dict[str, list[tuple[object, ...]]]:
+    """Return what a table is besides its rows, each kind in an order of its own."""
+    return {
+        "indexes": sorted((i.name, i.columns, i.unique, i.constraint, i.definition) for i in schema.indexes),
+        "foreign_keys": sorted(
+            (f.name, f.columns, f.referred_namespace, f.referred_table, f.referred_columns, f.on_delete, f.on_update)
+            for f in schema.foreign_keys
+        ),
+        "checks": sorted((c.name, c.sql) for c in schema.checks),
+        "domains": sorted(
+            (t.spelled, t.base_spelled, t.not_null, t.default_sql, sorted((c.name, c.sql) for c in t.checks))
+            for t in schema.types
+            if t.base is not None
+        ),
+        "left_out": sorted(
+            (o.what, o.name, o.definition) for o in schema.left_out if o.what != HEIR and o.reason != UNFINISHED
+        ),
+    }
 
 
 def _type_to_json(logical: LogicalType) -> list[object]:

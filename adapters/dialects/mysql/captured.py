@@ -86,7 +86,7 @@ def _captured(connection: Connection, known: Registered, table: Table | None, de
     if table is None or not table.key or table.unsupported:
         return Captured(known=known, table=table, schema=known.schema, definition=definition, access=None)
     schema = table.schema(known.table_id, known.schema.version, known.schema, known.number_max)
-    usable = fingerprint(schema) == known.fingerprint
+    usable = fingerprint(schema) == fingerprint(known.schema)
     access = access_to(table, known.schema, zero_dates_null=connection.options.zero_dates_null) if usable else None
     return Captured(known=known, table=table, schema=schema, definition=definition, access=access)
 

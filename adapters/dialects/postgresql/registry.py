@@ -27,7 +27,6 @@ class Captured:
     """A registered table; `table` is None when it is gone, `usable`: it can be read in the registered version."""
 
     registered: RegisteredTable
-    fingerprint: str
     table: Table | None
     usable: bool
 
@@ -37,15 +36,15 @@ class Captured:
         return self.registered.schema
 
     @classmethod
-    def of(cls, known: RegisteredTable, mark: str, table: Table | None) -> Captured:
-        """Put the two together."""
+    def of(cls, known: RegisteredTable, table: Table | None) -> Captured:
+        """Put the two together. The stored fingerprint may be of an older VENUS, which put less into it."""
         usable = (
             table is not None
             and bool(table.key)
             and not table.unsupported
-            and fingerprint(table.schema(known.schema.table_id, known.schema.version)) == mark
+            and fingerprint(table.schema(known.schema.table_id, known.schema.version)) == fingerprint(known.schema)
         )
-        return cls(registered=known, fingerprint=mark, table=table, usable=usable)
+        return cls(registered=known, table=table, usable=usable)
 
 
 #: The registry's schemas as they were read before: by table, what tells whether its row has changed, and the schema.
@@ -93,7 +92,7 @@ def load(connection: Connection, schemas: Known | None = None) -> tuple[list[Cap
         wanted = [rows[k] for t, _ in known if (k := (t.schema.namespace, t.schema.name)) in rows]
         tables = {(t.namespace, t.name): t for t in dictionary.read(connection, wanted)}
         mark = connection.row(statement("registry", "mark"))[0]
-    return [Captured.of(t, m, tables.get((t.schema.namespace, t.schema.name))) for t, m in known], mark
+    return [Captured.of(t, tables.get((t.schema.namespace, t.schema.name))) for t, _ in known], mark
 
 
 def fingerprint_now(connection: Connection, captured: Iterable[Captured]) -> str:

@@ -168,6 +168,7 @@ def test_a_cascade_that_joins_later_is_told_and_mended(shop: Shop) -> None:
     shop.source.restart_fill(follower.table_id("down"))
     assert shop.state("down") == ("ACTIVE", "")
     shop.run("DELETE FROM up WHERE id = 1")
+    follower.read_registry()
     follower.drain()
     shop.same(follower, "up", "down")
 
