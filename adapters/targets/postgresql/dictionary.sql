@@ -62,6 +62,14 @@ FROM pg_index i
 WHERE i.indrelid = to_regclass(%(table)s) AND i.indisunique AND i.indimmediate AND i.indisvalid
     AND i.indpred IS NULL AND i.indexprs IS NULL
 
+-- taken --
+-- The names of relations in these schemas, but for these tables and their indexes.
+SELECT n.nspname::text, c.relname::text FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_index x ON x.indexrelid = c.oid
+WHERE n.nspname = ANY (%(namespaces)s) AND coalesce(x.indrelid, c.oid) <> ALL (
+    SELECT coalesce(to_regclass(t)::oid, 0) FROM unnest(%(tables)s::text[]) t)
+
 -- has_rows --
 SELECT EXISTS (SELECT FROM {table})
 

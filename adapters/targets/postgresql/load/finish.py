@@ -32,15 +32,17 @@ def finish_table(session: Session, placed: Placed) -> None:
 def finish_tables(session: Session, created: Sequence[Placed], everything: Sequence[Placed]) -> list[str]:
     """Add what VENUS owes to the tables that it has created; return what the target would not have."""
     warnings: list[str] = []
-    names = Names(everything)
+    # a foreign key shares its name space with nobody here; the cut-over gives it the same name
+    names, of_keys = existing.names_beside(session, everything), Names(everything)
     for placed in created:
+        indexes(placed, of_keys)
         for text in indexes(placed, names):
             warnings += _tried(session, text)
     for placed in created:
         for add, validate in checks(placed, names):
             warnings += _checked(session, add, validate)
     for placed in created:
-        for add, validate in foreign_keys(placed, everything, names):
+        for add, validate in foreign_keys(placed, everything, of_keys):
             warnings += _tried(session, add) or _tried(session, validate)
     for placed in everything:
         session.run(f"ANALYZE {placed.sql}")

@@ -20,10 +20,13 @@ def add_key(placed: Placed) -> str:
 
 
 class Names:
-    """Hands out names of indexes and constraints; relations of one PostgreSQL schema share a name space."""
+    """Hands out names of indexes and constraints; relations of one PostgreSQL schema share a name space.
 
-    def __init__(self, placed: Iterable[Placed]) -> None:
-        self._taken: set[tuple[str, str]] = set()
+    `taken`: (schema, name) of what others have there already.
+    """
+
+    def __init__(self, placed: Iterable[Placed], taken: Iterable[tuple[str, str]] = ()) -> None:
+        self._taken = set(taken)
         for one in placed:
             self._taken |= {(one.namespace, one.name), (one.namespace, f"{one.name}_pkey")}
 

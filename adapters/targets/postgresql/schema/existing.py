@@ -5,9 +5,11 @@ Differences are refused, all of them at once: VENUS does not alter a table that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.schema.constraints import Names
 from venus.adapters.targets.postgresql.schema.ddl import column_type, has_type, plain
 from venus.adapters.targets.postgresql.session import Refusal, Session
 from venus.adapters.targets.postgresql.statements import statement
@@ -62,6 +64,14 @@ def columns(session: Session, placed: Placed) -> tuple[ExistingColumn, ...]:
         for name, spelled, not_null, generated, filled, own in session.rows(
             statement("dictionary", "columns"), {"table": placed.sql}
         )
+    )
+
+
+def names_beside(session: Session, placed: Sequence[Placed]) -> Names:
+    """Return what hands out names for the indexes of these tables, none of which somebody else has there."""
+    parts = {"namespaces": sorted({one.namespace for one in placed}), "tables": [one.sql for one in placed]}
+    return Names(
+        placed, [(namespace, name) for namespace, name in session.rows(statement("dictionary", "taken"), parts)]
     )
 
 

@@ -2,40 +2,65 @@
 
 from __future__ import annotations
 
+import logging
+
 from venus.adapters.targets.postgresql.database import ACTIVE, HALTED, PostgresTarget
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.constraints import Names, add_key, checks, indexes
+from venus.adapters.targets.postgresql.schema.constraints import add_key, checks, indexes
 from venus.adapters.targets.postgresql.schema.ddl import create_table, namespaces
 from venus.adapters.targets.postgresql.schema.missing import missing_types
 from venus.adapters.targets.postgresql.schema.own_types import add_labels, enum_differences, make_types
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.predicates import text_for
-from venus.errors import Refused
+from venus.errors import Refused, TargetError
 from venus.model import TableSchema
 from venus.predicates.ranges import compiled
 from venus.predicates.words import PredicateRefused
+
+logger = logging.getLogger(__name__)
 
 
 def new_table(target: PostgresTarget, session: Session, schema: TableSchema, offset: int) -> None:
     """Create a table that the stream brings; its rows follow in the stream. One that cannot be had is halted."""
     placed = target.place(schema)
     predicate = text_for(target.config.where, schema.qualified)
+    session.run("SAVEPOINT venus_table")
     try:
         if predicate:
             compiled(predicate, schema)
         created = prepare_table(target, session, placed)
-    except (Refused, PredicateRefused) as refused:
+        session.run(f"{add_key(placed)}; RELEASE SAVEPOINT venus_table" if created else "RELEASE SAVEPOINT venus_table")
+    except (Refused, PredicateRefused, TargetError) as refused:
+        if session.closed:
+            raise
+        session.run("ROLLBACK TO SAVEPOINT venus_table; RELEASE SAVEPOINT venus_table")
         target.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
         reason = "; ".join(str(refused).split("\n"))
         target.set_state(session, schema.table_id, HALTED, held_from=offset, reason=reason)
         return
     target.put_table(session, placed, ACTIVE, offset, created=created, predicate=predicate)
-    if created:
-        session.run(add_key(placed))
-        names = Names([placed])
-        for text in [*indexes(placed, names), *(s for pair in checks(placed, names) for s in pair)]:
-            session.run(text)
+    if created and (told := _besides(session, placed)):
+        target.own(
+            session, "set_version", table_id=schema.table_id, version=schema.version, reason="; ".join(told)
+        )  # fmt: skip
+
+
+def _besides(session: Session, placed: Placed) -> list[str]:
+    """Make indexes and checks; return what the target would not have. The others' changes must not wait for that."""
+    names = existing.names_beside(session, [placed])
+    told = []
+    for text in (*indexes(placed, names), *("; ".join(pair) for pair in checks(placed, names))):
+        session.run("SAVEPOINT venus_besides")
+        try:
+            session.run(f"{text}; RELEASE SAVEPOINT venus_besides")
+        except TargetError as error:
+            if session.closed:
+                raise
+            session.run("ROLLBACK TO SAVEPOINT venus_besides; RELEASE SAVEPOINT venus_besides")
+            logger.warning("%s: %s", text, error)
+            told.append(f"{text}: {error}")
+    return told
 
 
 def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, own: bool = False) -> bool:
