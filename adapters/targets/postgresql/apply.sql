@@ -56,7 +56,7 @@ TRUNCATE {rows}
 DELETE FROM {rows}
 
 -- create_touched --
-CREATE TABLE IF NOT EXISTS {touched} AS SELECT {key}, 0::bigint AS venus_offset FROM {table} WITH NO DATA
+CREATE TABLE IF NOT EXISTS {touched} AS SELECT {key}, 0::bigint AS {moved} FROM {table} WITH NO DATA
 
 -- has_key --
 SELECT 1 FROM pg_constraint WHERE conrelid = '{touched}'::regclass AND contype = 'p'
@@ -68,17 +68,17 @@ ALTER TABLE {touched} ADD PRIMARY KEY ({key})
 DROP TABLE IF EXISTS {touched}
 
 -- touch_staged --
-INSERT INTO {touched} ({key}, venus_offset) SELECT {key}, {offset} FROM {stage}
-ON CONFLICT ({key}) DO UPDATE SET venus_offset = EXCLUDED.venus_offset
+INSERT INTO {touched} ({key}, {moved}) SELECT {key}, {offset} FROM {stage}
+ON CONFLICT ({key}) DO UPDATE SET {moved} = EXCLUDED.{moved}
 
 -- touch_values --
-INSERT INTO {touched} ({key}, venus_offset) VALUES {values}
-ON CONFLICT ({key}) DO UPDATE SET venus_offset = EXCLUDED.venus_offset
+INSERT INTO {touched} ({key}, {moved}) VALUES {values}
+ON CONFLICT ({key}) DO UPDATE SET {moved} = EXCLUDED.{moved}
 
 -- sweep --
 -- Rows that the re-read of the whole table did not meet are gone from the source.
 DELETE FROM {rows} t WHERE NOT EXISTS (
-    SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
+    SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
 -- create_side --
 CREATE UNLOGGED TABLE {side} ({definitions})
@@ -92,13 +92,14 @@ DROP TABLE IF EXISTS {side}
 -- resync_delete --
 -- A key that a change touched behind the snapshot's cut is newer than the snapshot.
 DELETE FROM {rows} t WHERE NOT EXISTS (SELECT FROM {side} s WHERE {match})
-    AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
+    AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
 -- resync_replace --
 DELETE FROM {rows} t USING {side} s WHERE {match} AND NOT ({same})
-    AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
+    AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
 -- resync_insert --
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {side} t
-WHERE NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
+WHERE NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
     AND NOT EXISTS (SELECT FROM {rows} s WHERE {match})
+

@@ -26,8 +26,8 @@ NAME_BYTES_MAX = 63
 _DEFAULT_NAMESPACES = {"main": "public"}
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 OWN_SCHEMA = "venus"
-#: Constants, and quoted names between them.
-_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+#: A constant and a quoted name, as PostgreSQL writes them.
+_CONSTANT, _NAME = r"'(?:[^']|'')*'", r'"(?:[^"]|"")*"'
 
 
 def quoted(name: str) -> str:
@@ -91,17 +91,17 @@ class Placed:
 
     def rewritten(self, expression: str) -> str:
         """Return an expression with the source's column names, in double quotes there, as they are called here."""
-        known = {c.name for c in self.schema.columns}
+        known, types = {c.name for c in self.schema.columns}, self.type_names
+        casts = [rf'::{re.escape(spelled)}(?![\w"$])' for spelled in types]
 
         def renamed(found: re.Match[str]) -> str:
             text = found[0]
+            if text.startswith("::"):
+                return f"::{types[text[2:]]}"
             name = text[1:-1].replace('""', '"')
             return self.column(name) if text[0] == '"' and name in known else text
 
-        expression = _QUOTED.sub(renamed, expression)
-        for spelled, here in self.type_names.items():
-            expression = re.sub(rf'::{re.escape(spelled)}(?![\w"$])', f"::{here}", expression)
-        return expression
+        return re.sub("|".join((_CONSTANT, *casts, _NAME)), renamed, expression)
 
     @property
     def shortened(self) -> list[tuple[str, str]]:

@@ -29,7 +29,11 @@ class RowSql:
         suffix = f"{schema.table_id}_{group_number(group):08x}"
         self.touched = f"{OWN_SCHEMA}.touched_{suffix}"
         self.side = f"{OWN_SCHEMA}.side_{suffix}"
+        moved = "venus_offset"
+        while placed.column(moved) in map(placed.column, schema.key):
+            moved += "_"
         self._names = {
+            "moved": moved,
             "table": self.table,
             "table_name": literal(self.table),
             "rows": placed.rows_sql,

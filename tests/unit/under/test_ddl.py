@@ -14,7 +14,7 @@ from venus.adapters.targets.postgresql.schema.evolve import kept_columns, step, 
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, differences
 from venus.config import Settings
 from venus.errors import Refused
-from venus.model import Check, Index, Kind, LogicalType, TableSchema
+from venus.model import Check, Index, Kind, LogicalType, OwnType, TableSchema
 
 #: What the table of `items` has at the target.
 THERE = {"id": "bigint", "label": "text", "amount": "bigint"}
@@ -251,6 +251,19 @@ def test_a_column_that_somebody_gave_the_new_type_is_left_as_it_is(settings: Set
     made = step(placed(old, settings), placed(shrunk, settings), present={**THERE, "amount": "smallint"})
     assert made.statements == ('ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "count"',)
     assert not made.refused
+
+
+def test_types_and_columns_are_renamed_outside_of_constants_alone(settings: Settings) -> None:
+    mood = OwnType(namespace="shop", name="mood", spelled="shop.mood", labels=("a",))
+    odd = OwnType(namespace="shop", name="back\\slash", spelled='shop."back\\slash"', labels=("a",))
+    here = replace(placed(items(types=(mood, odd)), settings), names="lower")
+    text = (
+        "(\"label\" <> '::shop.mood \"label\" it''s' OR 'a'::shop.mood = 'b'::shop.\"back\\slash\" OR 'a'::shop.moody)"
+    )
+    assert here.rewritten(text) == (
+        '("label" <> \'::shop.mood "label" it\'\'s\' OR \'a\'::"shop"."mood" = \'b\'::"shop"."back\\slash" '
+        "OR 'a'::shop.moody)"
+    )
 
 
 def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import logging
 from venus.adapters.targets.postgresql.apply.recording import Recording
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import RESYNC, SWEEP, PostgresTarget
-from venus.adapters.targets.postgresql.rows.verdicts import guarded
+from venus.adapters.targets.postgresql.rows.verdicts import guarded, halting
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Session
 from venus.errors import VenusError
@@ -53,7 +53,8 @@ class Markers:
 
     def begin_sweep(self, table_id: int, offset: int, sql: RowSql) -> None:
         """Record from here on which keys the second read of the source's table meets."""
-        self._recording.start(table_id, SWEEP, offset, sql)
+        with halting(self._session, table_id):
+            self._recording.start(table_id, SWEEP, offset, sql)
 
     def end_sweep(self, table_id: int, sql: RowSql) -> None:
         """Remove the rows that were not met."""

@@ -75,7 +75,9 @@ def _set_sequences(session: Session, placed: Placed) -> None:
     """Let the target number on behind the rows that it got."""
     for column in placed.schema.columns:
         if is_identity(column) or is_counted(column):
-            name = placed.column(column.name)
-            text = statement("dictionary", "set_sequence", column=name, table=placed.rows_sql)
-            params = {"table": placed.sql, "column": name[1:-1].replace('""', '"')}
-            session.run(text.replace("{column}", name), params)
+            name, rows = placed.column(column.name), placed.rows_sql
+            # a statement with parameters takes a single % for one
+            text = statement(
+                "dictionary", "set_sequence", column=name.replace("%", "%%"), table=rows.replace("%", "%%")
+            )
+            session.run(text, {"table": placed.sql, "column": placed.fold(column.name)})
