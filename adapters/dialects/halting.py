@@ -17,6 +17,8 @@ from venus.conditions import UNFIT as UNFIT
 from venus.conditions import UNREADABLE as UNREADABLE
 from venus.model import TableSchema
 
+#: What is said besides of a table whose triggers run as somebody who may not do what they do.
+FAILING = "; until then its triggers fail the application's statements"
 #: What the reason of a table ends with that had missed changes before.
 _MISSED = "; before that RESYNC: "
 #: Of what is said of a row: its key may be long.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.halting import is_unreadable, state_before, unreadable_reason
+from venus.adapters.dialects.halting import FAILING, is_unreadable, state_before, unreadable_reason
 from venus.adapters.dialects.mysql import names, registry, seen
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, Marks
 from venus.adapters.dialects.mysql.cascades import Path, reaching
@@ -31,7 +31,6 @@ SILENCED = (
     "its triggers were taken away, as without that privilege they fail the application's statements: run "
     "`venus install-triggers`, then resync it"
 )
-FAILING = "; until then its triggers fail the application's statements"
 
 
 def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping[int, Lack], present: Present) -> bool:

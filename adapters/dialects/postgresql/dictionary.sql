@@ -90,7 +90,7 @@ SELECT md5(string_agg(x.part || ' ' || coalesce(x.seen, ''), ' ' ORDER BY x.part
     UNION ALL SELECT 1, sum(hashtextextended(relname, oid::bigint))::text FROM pg_class
      WHERE relkind IN ('r', 'p', 'f') AND relpersistence <> 't'
     UNION ALL SELECT 2, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_class
-     WHERE oid = ANY (%(tables)s::oid[])
+     WHERE oid = ANY (%(tables)s::oid[]) OR relnamespace = 'venus'::regnamespace
     UNION ALL SELECT 3, sum(hashtidextended(c.ctid, c.xmin::text::bigint))::text FROM pg_class c
       JOIN pg_index x ON x.indexrelid = c.oid WHERE x.indrelid = ANY (%(tables)s::oid[])
     UNION ALL SELECT 4, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_index

@@ -62,7 +62,7 @@ def halt_unreadable(connection: Connection, captured: Seq[Captured]) -> bool:
     """Leave tables that may not be read out of the cuts, with what their logs have; say whether there were any."""
     grants = registry.unreadable(connection, (c for c in captured if c.registered.state != PAUSED))
     for known in (c.registered for c in captured if c.schema.table_id in grants):
-        reason = unreadable_reason(known, f"`{grants[known.schema.table_id]}`")
+        reason = unreadable_reason(known, grants[known.schema.table_id])
         logger.warning("%s halts, the other tables go on: %s", known.schema.qualified, reason)
         registry.set_state(connection, known.schema.table_id, PAUSED, reason)
     return bool(grants)

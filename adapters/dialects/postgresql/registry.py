@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, OwnLack, RegisteredTable, SourceState
-from venus.adapters.dialects.halting import reason_of
+from venus.adapters.dialects.halting import FAILING, reason_of
 from venus.adapters.dialects.postgresql import dictionary, names
 from venus.adapters.dialects.postgresql.connection import Connection, NotPermitted
 from venus.adapters.dialects.postgresql.dictionary import Table
@@ -175,11 +175,14 @@ def waiting(connection: Connection, table_ids: Iterable[int]) -> dict[int, int]:
 
 
 def unreadable(connection: Connection, captured: Iterable[Captured]) -> dict[int, str]:
-    """Return the tables that may not be read, themselves or their logs, with the statement that changes that."""
+    """Return the tables that may not be read, themselves or their logs, with what changes that, for people.
+
+    One whose triggers may not write to its log is among them: the application's statements fail.
+    """
     known = [(c.schema.table_id, c.table.oid) for c in captured if c.table]
     values = {"tables": [table_id for table_id, _ in known], "oids": [oid for _, oid in known]}
     rows = connection.rows(statement("registry", "unreadable"), values) if known else []
-    return {table_id: grant for table_id, grant in rows if grant}
+    return {table_id: f"`{grant}`{FAILING if fails else ''}" for table_id, grant, fails in rows if grant}
 
 
 def own_lacking(connection: Connection) -> list[OwnLack]:

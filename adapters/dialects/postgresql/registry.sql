@@ -102,7 +102,8 @@ SELECT l.relation, max(extract(epoch FROM clock_timestamp() - a.xact_start))::fl
  GROUP BY l.relation
 
 -- unreadable --
--- What lets a table be read again, or its log, for those that may not be.
+-- What lets a table be read again, or its log, for those that may not be; and whether its triggers fail the
+-- application's statements meanwhile: they run as the owner of their function, whoever writes.
 SELECT t.table_id,
        CASE WHEN NOT has_schema_privilege(c.relnamespace, 'USAGE')
             THEN 'GRANT USAGE ON SCHEMA ' || c.relnamespace::regnamespace || ' TO ' || quote_ident(current_user)
@@ -111,15 +112,31 @@ SELECT t.table_id,
             WHEN row_security_active(c.oid)
             THEN 'ALTER ROLE ' || quote_ident(current_user) || ' BYPASSRLS'
             WHEN NOT (has_table_privilege(l.oid, 'SELECT') AND has_table_privilege(l.oid, 'DELETE'))
-            THEN 'GRANT SELECT, DELETE ON ' || l.oid::regclass || ' TO ' || quote_ident(current_user) END
+            THEN 'GRANT SELECT, DELETE ON ' || l.oid::regclass || ' TO ' || quote_ident(current_user)
+            WHEN NOT has_table_privilege(f.proowner, l.oid, 'INSERT')
+            THEN 'GRANT INSERT ON ' || l.oid::regclass || ' TO ' || f.proowner::regrole END,
+       NOT has_table_privilege(f.proowner, l.oid, 'INSERT')
   FROM unnest(%(tables)s::int[], %(oids)s::oid[]) t (table_id, oid)
+  CROSS JOIN LATERAL lpad(table_id::text, greatest(5, length(table_id::text)), '0') number
   JOIN pg_class c ON c.oid = t.oid
-  JOIN pg_class l ON l.oid = to_regclass('venus.l_' || lpad(table_id::text, greatest(5, length(table_id::text)), '0'))
+  JOIN pg_class l ON l.oid = to_regclass('venus.l_' || number)
+  LEFT JOIN pg_proc f ON f.pronamespace = to_regnamespace('venus') AND f.proname = 'f_' || number
 
 -- own_lacking --
 -- What this role lacks of VENUS's own tables, of those that are there; an owner's privileges can be taken away as well.
 SELECT n.nspname::text, 'GRANT USAGE ON SCHEMA venus TO ' || quote_ident(current_user)
   FROM pg_namespace n WHERE n.nspname = 'venus' AND NOT has_schema_privilege(n.oid, 'USAGE')
+UNION ALL
+-- the triggers run as the owner of their functions
+SELECT DISTINCT a.place, 'GRANT ' || a.privilege || ' TO ' || p.proowner::regrole
+  FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'venus'
+ CROSS JOIN LATERAL (
+       SELECT 'venus', 'USAGE ON SCHEMA venus' WHERE NOT has_schema_privilege(p.proowner, n.oid, 'USAGE')
+        UNION ALL
+       SELECT 'venus.dirty', 'INSERT ON venus.dirty' FROM pg_class c
+        WHERE c.relname = 'dirty' AND c.relnamespace = n.oid AND NOT has_table_privilege(p.proowner, c.oid, 'INSERT')
+       ) a (place, privilege)
+ WHERE p.proowner <> (SELECT oid FROM pg_roles WHERE rolname = current_user) AND p.prorettype = 'trigger'::regtype
 UNION ALL
 SELECT 'venus.' || c.relname, 'GRANT ' || t.privileges || ' ON venus.' || c.relname || ' TO ' || quote_ident(current_user)
   FROM (VALUES ('checkpoint', 'SELECT, UPDATE'), ('batch', 'SELECT, INSERT, DELETE'),

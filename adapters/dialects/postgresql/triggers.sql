@@ -142,7 +142,8 @@ SELECT t.tgrelid, t.tgname, pg_get_triggerdef(t.oid),
  WHERE n.nspname = 'venus' AND NOT t.tgisinternal AND t.tgparentid = 0
 
 -- functions --
-SELECT p.proname, p.prosrc
+-- One that would run as whoever writes, or look for names where that one does, is as good as altered.
+SELECT p.proname, CASE WHEN p.prosecdef AND 'search_path=pg_catalog, venus' = ANY (p.proconfig) THEN p.prosrc ELSE '' END
   FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname = 'venus'
 
