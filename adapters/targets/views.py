@@ -50,6 +50,8 @@ class TargetTable:
     #: By the last change of the predicate.
     rows_brought: int = 0
     rows_removed: int = 0
+    #: Which indexes, checks and foreign keys are not the source's by now, one line each with what to run there.
+    differs: tuple[str, ...] = ()
 
     @property
     def rows_shown(self) -> str:

@@ -113,6 +113,8 @@ def shown(found: Overview) -> list[RenderableType]:
         parts += ["", *tables_shown(found)]
     if parted := rows_shown(found):
         parts += ["", *parted]
+    if differing := differing_shown(found):
+        parts += ["", *differing]
     if found.broker.scrub_age_s is not None:
         parts += [
             "",
@@ -146,6 +148,16 @@ def rows_shown(found: Overview) -> list[str]:
         for target in found.targets
         for table_ in target.tables
         if table_.rows_shown
+    ]
+
+
+def differing_shown(found: Overview) -> list[str]:
+    """Say which indexes, checks and foreign keys of which target are not the source's by now."""
+    return [
+        f"target {target.name}: {table_.name}: {line}"
+        for target in found.targets
+        for table_ in target.tables
+        for line in table_.differs
     ]
 
 

@@ -97,6 +97,10 @@ class Catalogue:
         """Return the version that a table at the target has."""
         return self.schema(table_id, self.tables[table_id].schema_version)
 
+    def newest_met(self, table_id: int) -> TableSchema:
+        """Return the newest version of a table that this target has met."""
+        return max((s for (number, _), s in self.schemas.items() if number == table_id), key=lambda s: s.version)
+
     def dependants(self, table_id: int) -> list[str]:
         """Return the tables whose foreign keys lead to this one."""
         me = self.newest(table_id)

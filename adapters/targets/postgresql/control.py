@@ -22,6 +22,7 @@ from venus.adapters.targets.postgresql.database import (
 )
 from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
+from venus.adapters.targets.postgresql.schema.besides import differing
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.waiting import waiting
 from venus.adapters.targets.predicates import text_for
@@ -66,6 +67,8 @@ class Progress:
     waiting: tuple[TableCondition, ...] = ()
     #: When this was, by the target's own clock.
     now_us: int
+    #: Which indexes, checks and foreign keys are not the source's by now, by the table's name there.
+    differing: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def progress(settings: Settings, name: str) -> Progress:
@@ -73,7 +76,12 @@ def progress(settings: Settings, name: str) -> Progress:
     target = PostgresTarget(settings, name)
     with one_session(target) as session:
         found = progress_of(target, session)
-        return replace(found, constraints=REPLICA if may_be_replica(session) else DEFERRED)
+        follows = found.position is not None and found.cut_over is None
+        return replace(
+            found,
+            constraints=REPLICA if may_be_replica(session) else DEFERRED,
+            differing=differing(target, session) if follows else {},
+        )
 
 
 def progress_of(target: PostgresTarget, session: Session) -> Progress:

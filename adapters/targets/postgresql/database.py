@@ -188,9 +188,16 @@ class PostgresTarget(Configured):
 
     def schemas(self, session: Session) -> list[TableSchema]:
         """Return every table version that this target has met."""
+        return self._schemas(session, "schemas")
+
+    def changed_schemas(self, session: Session) -> list[TableSchema]:
+        """Return every version of the tables that have met more than one."""
+        return self._schemas(session, "changed_schemas")
+
+    def _schemas(self, session: Session, query: str) -> list[TableSchema]:
         return [
             schemas_codec.from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
-            for (wire,) in self.own_rows(session, "schemas")
+            for (wire,) in self.own_rows(session, query)
         ]
 
     def put_schema(self, session: Session, schema: TableSchema) -> None:

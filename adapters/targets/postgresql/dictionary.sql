@@ -62,6 +62,21 @@ FROM pg_index i
 WHERE i.indrelid = to_regclass(%(table)s) AND i.indisunique AND i.indimmediate AND i.indisvalid
     AND i.indpred IS NULL AND i.indexprs IS NULL
 
+-- besides --
+-- The indexes, checks and foreign keys of a table, each with its definition but for what it stands on.
+SELECT 'i', i.relname::text, CASE WHEN x.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || substr(
+    pg_get_indexdef(x.indexrelid), length(concat(
+        'CREATE ', CASE WHEN x.indisunique THEN 'UNIQUE ' END, 'INDEX ', quote_ident(i.relname), ' ON ',
+        CASE WHEN i.relkind = 'I' THEN 'ONLY ' END, quote_ident(n.nspname), '.', quote_ident(c.relname), ' ')) + 1)
+FROM pg_index x
+JOIN pg_class i ON i.oid = x.indexrelid
+JOIN pg_class c ON c.oid = x.indrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE x.indrelid = to_regclass(%(table)s) AND NOT x.indisprimary
+UNION ALL
+SELECT contype::text, conname::text, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE conrelid = to_regclass(%(table)s) AND contype IN ('c', 'f')
+
 -- taken --
 -- The names of relations in these schemas, but for these tables and their indexes.
 SELECT n.nspname::text, c.relname::text FROM pg_class c

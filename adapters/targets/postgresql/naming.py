@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from venus.adapters.dialects.folders import upper_case_names
@@ -55,6 +55,12 @@ class Placed:
     def fold(self, name: str) -> str:
         """Return how a name of the source is written here, not quoted."""
         return fitted(folded(name, self.schema.source_dialect, self.names))
+
+    def beside(self, other: TableSchema) -> Placed:
+        """Return where another table of the same source goes."""
+        namespace = self.schema_of_all or placed_namespace(other.namespace, other.source_dialect, self.names)
+        name = fitted(folded(other.name, other.source_dialect, self.names))
+        return replace(self, schema=other, namespace=namespace, name=name)
 
     @property
     def sql(self) -> str:
@@ -143,9 +149,8 @@ def fitted(name: str) -> str:
 def place(schema: TableSchema, settings: Settings, target: str) -> Placed:
     """Say where a table goes."""
     config = settings.targets[target]
-    namespace = config.schema_ or placed_namespace(schema.namespace, schema.source_dialect, config.names)
-    name = fitted(folded(schema.name, schema.source_dialect, config.names))
-    return Placed(schema=schema, namespace=namespace, name=name, names=config.names, schema_of_all=config.schema_)
+    anywhere = Placed(schema=schema, namespace="", name="", names=config.names, schema_of_all=config.schema_)
+    return anywhere.beside(schema)
 
 
 def placed_namespace(namespace: str, dialect: str, names: str) -> str:

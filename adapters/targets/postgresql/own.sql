@@ -158,6 +158,12 @@ WHERE group_name = %(group)s AND state = 'LOADING'
 -- schemas --
 SELECT schema_wire FROM {own}.target_schema WHERE group_name = %(group)s
 
+-- changed_schemas --
+-- Every version of the tables that have more than one.
+SELECT schema_wire FROM {own}.target_schema s WHERE group_name = %(group)s
+    AND (SELECT count(*) FROM {own}.target_schema o WHERE o.group_name = s.group_name AND o.table_id = s.table_id) > 1
+ORDER BY table_id, version
+
 -- put_schema --
 INSERT INTO {own}.target_schema (group_name, table_id, version, schema_wire)
 VALUES (%(group)s, %(table_id)s, %(version)s, %(wire)s)

@@ -39,13 +39,20 @@ def _loaded(found: Progress, position: Position) -> TargetView:
         committed_at_cut=committed_at_cut(found.cut_over),
         waiting=found.waiting,
         tables=tuple(
-            table(t, resyncing=t.source_name in found.resyncing, wanted=found.wanted.get(t.source_name))
+            table(
+                t,
+                resyncing=t.source_name in found.resyncing,
+                wanted=found.wanted.get(t.source_name),
+                differs=found.differing.get(t.source_name, ()),
+            )
             for t in found.tables
         ),
     )
 
 
-def table(found: TableState, *, resyncing: bool = False, wanted: str | None = None) -> TargetTable:
+def table(
+    found: TableState, *, resyncing: bool = False, wanted: str | None = None, differs: tuple[str, ...] = ()
+) -> TargetTable:
     """Return one table of them; `wanted` = which rows it shall get by the configuration, None = as it does."""
     configured = None if wanted is None or same(found.predicate, wanted, ()) else wanted
     return TargetTable(
@@ -63,6 +70,7 @@ def table(found: TableState, *, resyncing: bool = False, wanted: str | None = No
         predicate_configured=configured,
         rows_brought=found.rows_brought,
         rows_removed=found.rows_removed,
+        differs=differs,
     )
 
 

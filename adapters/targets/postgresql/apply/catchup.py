@@ -183,13 +183,24 @@ class CatchUp:
     def _joined(self, catalogue: Catalogue) -> bool:
         """Let the table follow the stream again, from exactly the applied offset on."""
         state = catalogue.tables[self.table_id]
-        transaction = ApplyTransaction(
-            self._target, self._session, catalogue, Verdicts(), start=catalogue.position.offset,
-            defer_constraints=False, only=self.table_id,
-        )  # fmt: skip
-        transaction.begin()
-        self._target.set_state(self._session, self.table_id, ACTIVE)
-        self._target.own(self._session, "clear_halted", table_id=self.table_id)
-        self._session.run("COMMIT")
-        logger.info("table %s follows again from offset %s", state.source_name, catalogue.position.offset)
-        return True
+        verdicts = Verdicts()
+        while True:
+            transaction = ApplyTransaction(
+                self._target, self._session, catalogue, verdicts, start=catalogue.position.offset,
+                defer_constraints=False, only=self.table_id,
+            )  # fmt: skip
+            transaction.begin()
+            if verdicts.halts:
+                self._session.run("COMMIT")
+                return True
+            try:
+                self._target.set_state(self._session, self.table_id, ACTIVE)
+                transaction.meet_newest(self.table_id)
+            except RowsRefused as refused:
+                self._session.rollback()
+                verdicts.add(refused, quarantine=False)
+                continue
+            self._target.own(self._session, "clear_halted", table_id=self.table_id)
+            self._session.run("COMMIT")
+            logger.info("table %s follows again from offset %s", state.source_name, catalogue.position.offset)
+            return True

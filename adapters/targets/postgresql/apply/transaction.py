@@ -107,6 +107,13 @@ class ApplyTransaction:
             offset += section.count
         self._writer.make_room()
 
+    def meet_newest(self, table_id: int) -> None:
+        """Bring a table that was held to the newest version that came meanwhile: perhaps no row has come with it."""
+        newest = self._catalogue.newest_met(table_id)
+        if newest.version > self._catalogue.tables[table_id].schema_version:
+            self._refuse_unfit(newest)
+            self._evolve(newest)
+
     def flush(self) -> None:
         """Write everything that has come."""
         self._writer.flush()

@@ -50,13 +50,14 @@ class Names:
 def indexes(placed: Placed, names: Names) -> list[str]:
     """Return the secondary indexes and unique constraints."""
     return [
-        _index_sql(placed, index, names)
+        index_sql(placed, index, names)
         for index in placed.schema.indexes
         if index.definition or index.columns != placed.schema.key
     ]
 
 
-def _index_sql(placed: Placed, index: Index, names: Names) -> str:
+def index_sql(placed: Placed, index: Index, names: Names) -> str:
+    """Return the statement that makes an index or a unique constraint."""
     name = quoted(names.take(placed, index.name, index.columns, "key" if index.unique else "idx"))
     if index.constraint:
         return f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} UNIQUE ({placed.columns(index.columns)})"
@@ -66,10 +67,11 @@ def _index_sql(placed: Placed, index: Index, names: Names) -> str:
 
 def checks(placed: Placed, names: Names) -> list[tuple[str, str]]:
     """Return (add, validate) for each check constraint."""
-    return [_check_sql(placed, check, names) for check in placed.schema.checks]
+    return [check_sql(placed, check, names) for check in placed.schema.checks]
 
 
-def _check_sql(placed: Placed, check: Check, names: Names) -> tuple[str, str]:
+def check_sql(placed: Placed, check: Check, names: Names) -> tuple[str, str]:
+    """Return (add, validate) for one check constraint."""
     name = quoted(names.take(placed, check.name, (), "check", local=True))
     add = f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} CHECK ({placed.rewritten(check.sql)}) NOT VALID"
     return add, f"ALTER TABLE {placed.sql} VALIDATE CONSTRAINT {name}"

@@ -1,0 +1,161 @@
+"""What stands on a table's columns at the source and not here, or here and no more there (VENUS 3.4). Reads only.
+
+The stream makes and drops no index, check or foreign key of a table that has rows: making one can take as long as a
+load, and who has dropped one here had a reason. `venus status` says what differs, each with its statement; a difference
+is gone as soon as somebody has run that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from venus.adapters.targets.postgresql.database import PostgresTarget, TableState
+from venus.adapters.targets.postgresql.naming import Placed, fitted, quoted
+from venus.adapters.targets.postgresql.schema import own_types
+from venus.adapters.targets.postgresql.schema.constraints import Names, Reference, check_sql, index_sql
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.model import Check, ForeignKey, Index, TableSchema
+
+#: (kind, name) -> definition: what a table has.
+Here = Mapping[tuple[str, str], str]
+_INDEX, _CHECK, _REFERENCE = "i", "c", "f"
+#: So often is a name that is taken numbered, as far as this is looked for.
+_NUMBERED_MAX = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An index, a check or a foreign key, as one version of a table has it."""
+
+    kind: str
+    shown: str  # for people
+    name: str
+    #: What a load may have called it, where its own name was taken.
+    names: frozenset[str]
+    #: As the target's dictionary would say it; empty = that cannot be told.
+    definition: str
+    add: str
+    drop: str
+
+    def is_in(self, parts: Sequence[Part]) -> bool:
+        """Whether another version has it, just like this."""
+        return any((p.kind, p.name, p.add) == (self.kind, self.name, self.add) for p in parts)
+
+
+def differing(target: PostgresTarget, session: Session) -> dict[str, tuple[str, ...]]:
+    """Return what differs, by the source's name of the table; of tables that VENUS has made and that have changed."""
+    versions: dict[int, list[TableSchema]] = {}
+    for schema in target.changed_schemas(session):
+        versions.setdefault(schema.table_id, []).append(schema)
+    states = target.tables(session) if versions else []
+    there = {t.source_name for t in states}
+    found = {
+        t.source_name: _differing(target, session, t, versions[t.table_id], there)
+        for t in states
+        if t.created and t.table_id in versions
+    }
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def _differing(
+    target: PostgresTarget, session: Session, state: TableState, versions: Sequence[TableSchema], there: set[str]
+) -> tuple[str, ...]:
+    now = next((v for v in versions if v.version == state.schema_version), None)
+    if now is None:
+        return ()
+    # a table that halts because of what differs has not come to the version that says so
+    newest = max((v for v in versions if _same_columns(v, now)), key=lambda v: v.version)
+    placed = target.place(newest)
+    earlier = [replace(placed, schema=v) for v in versions if v.version < newest.version]
+    rows = session.rows(statement("dictionary", "besides"), {"table": placed.sql})
+    here = {(kind, name): _bare(definition) for kind, name, definition in rows}
+    domains = [d for d in newest.types if d.base is not None and any(d not in v.schema.types for v in earlier)]
+    return (
+        *differences(placed, earlier, here, there),
+        *(line for domain in domains for line in own_types.unlike(session, placed, domain)),
+    )
+
+
+def _same_columns(one: TableSchema, other: TableSchema) -> bool:
+    return {c.name for c in one.columns} == {c.name for c in other.columns}
+
+
+def differences(newest: Placed, earlier: Sequence[Placed], here: Here, there: Collection[str]) -> list[str]:
+    """Say what differs of a table, one line each; `there` = the tables of this target, by the source's names. Pure."""
+    now, before = list(parts(newest, there)), [list(parts(one, there)) for one in earlier]
+    names = {(p.kind, p.name) for p in now}
+    gone = {(p.kind, p.name): p for one in before for p in one if (p.kind, p.name) not in names}
+    found = [f"{p.shown} was dropped at the source: {p.drop}" for place, p in gone.items() if place in here]
+    for part in now:
+        if all(part.is_in(one) for one in before):
+            continue
+        known = here.get((part.kind, part.name))
+        if not any((part.kind, name) in here for name in part.names):
+            found.append(f"{part.shown} was added at the source: {part.add}")
+        elif known is not None and known != part.definition and _was(part, known, before):
+            found.append(f"{part.shown} was altered at the source: {part.drop}; {part.add}")
+    return found
+
+
+def _was(part: Part, definition: str, before: Sequence[Sequence[Part]]) -> bool:
+    """Whether an earlier version had it like this."""
+    return any((p.kind, p.name, p.definition) == (part.kind, part.name, definition) for one in before for p in one)
+
+
+def parts(placed: Placed, there: Collection[str]) -> Iterator[Part]:
+    """Yield what a version of a table has; a foreign key only if its other end is `there`. Pure."""
+    schema = placed.schema
+    yield from (_index(placed, i) for i in schema.indexes if i.definition or i.columns != schema.key)
+    yield from (_check(placed, check) for check in schema.checks)
+    yield from (
+        _reference(placed, key)
+        for key in schema.foreign_keys
+        if f"{key.referred_namespace}.{key.referred_table}" in there
+    )
+
+
+def _index(placed: Placed, index: Index) -> Part:
+    name, names = _names(placed, index.name, index.columns, "key" if index.unique else "idx")
+    terms = placed.rewritten(index.definition) or f"USING btree ({placed.columns(index.columns)})"
+    place = f"{quoted(placed.namespace)}.{quoted(name)}"
+    return Part(
+        kind=_INDEX, shown=f"{'unique constraint' if index.constraint else 'index'} {name}", name=name, names=names,
+        definition=_bare(f"{'UNIQUE ' if index.unique else ''}INDEX {terms}"), add=index_sql(placed, index, Names(())),
+        drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}" if index.constraint else f"DROP INDEX {place}",
+    )  # fmt: skip
+
+
+def _check(placed: Placed, check: Check) -> Part:
+    name, names = _names(placed, check.name, (), "check")
+    return Part(
+        kind=_CHECK, shown=f"check {name}", name=name, names=names,
+        definition=_bare(f"CHECK ({placed.rewritten(check.sql)})"),
+        add="; ".join(check_sql(placed, check, Names(()))),
+        drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}",
+    )  # fmt: skip
+
+
+def _reference(placed: Placed, key: ForeignKey) -> Part:
+    name, names = _names(placed, key.name, key.columns, "fkey")
+    other = replace(placed.schema, namespace=key.referred_namespace, name=key.referred_table)
+    made = Reference(placed=placed, referred=placed.beside(other), key=key, name=name)
+    return Part(
+        kind=_REFERENCE, shown=f"foreign key {name}", name=name, names=names, definition="",
+        add=f"{made.add(acting=False)}; {made.validate}",
+        drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}",
+    )  # fmt: skip
+
+
+def _names(placed: Placed, wanted: str, columns: Sequence[str], suffix: str) -> tuple[str, frozenset[str]]:
+    """Return the name that it is to have, and all that `Names` may have given it."""
+    name = Names(()).take(placed, wanted, columns, suffix)
+    stem = "_".join((placed.name, *columns, suffix))
+    numbered = (fitted(f"{stem}{number}") for number in range(2, _NUMBERED_MAX + 1))
+    return name, frozenset((name, fitted(stem), *numbered))
+
+
+def _bare(definition: str) -> str:
+    """Return a definition without the quotes of names, which depend on who has written them."""
+    return definition.replace('"', "").removesuffix(" NOT VALID")

@@ -1,0 +1,164 @@
+"""Indexes, checks and foreign keys that change at the source: a later target gets them, status says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.feed import query
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, found, whole_way
+from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.verify.findings import Verdict
+from venus.cli.probes import look
+from venus.cli.status import differing_shown
+from venus.config import Settings, Target
+
+pytestmark = pytest.mark.integration
+
+TABLES = """
+CREATE DOMAIN code AS text CONSTRAINT not_empty CHECK (VALUE <> '');
+CREATE TABLE maker (id int PRIMARY KEY, name text);
+CREATE TABLE item (
+    id int PRIMARY KEY, maker int CONSTRAINT item_maker REFERENCES maker, name text CONSTRAINT item_name UNIQUE,
+    code code,
+    price int CONSTRAINT item_price CHECK (price > 0), amount int CONSTRAINT item_amount CHECK (amount < 100));
+CREATE INDEX item_by_price ON item (price);
+CREATE INDEX item_by_amount ON item (amount);
+INSERT INTO maker VALUES (1, 'a'); INSERT INTO item VALUES (1, 1, 'x', 'c', 5, 5);
+"""
+CHANGES = (
+    "ALTER TABLE item DROP CONSTRAINT item_price, DROP CONSTRAINT item_name, DROP CONSTRAINT item_maker",
+    "DROP INDEX item_by_price",
+    "ALTER TABLE item DROP CONSTRAINT item_amount, ADD CONSTRAINT item_amount CHECK (amount < 1000)",
+    "DROP INDEX item_by_amount",
+    "CREATE INDEX item_by_amount ON item (amount DESC) WHERE name <> 'a USING b (c)'",
+    "ALTER TABLE item ADD CONSTRAINT item_code UNIQUE (code), ADD CONSTRAINT named CHECK (name <> '')",
+    "ALTER TABLE item ADD CONSTRAINT item_of FOREIGN KEY (maker) REFERENCES maker ON DELETE CASCADE",
+    "ALTER DOMAIN code DROP CONSTRAINT not_empty",
+)
+BESIDES = (
+    "SELECT conname, contype::text, pg_get_constraintdef(oid) FROM pg_constraint"
+    " WHERE contype IN ('c', 'u', 'f') AND (conrelid = 'item'::regclass OR contypid = 'code'::regtype) ORDER BY 1",
+    "SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'item'::regclass"
+    " ORDER BY 1",
+)
+
+
+@pytest.fixture
+def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
+    query(database, TABLES)
+    with whole_way(tmp_path, database, second_database) as made:
+        made.install()
+        made.load()
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def later(way: WholeWay, postgres_server: Server) -> Iterator[Settings]:
+    """Give the configuration of a target that is not loaded yet."""
+    url = postgres_server.create_database()
+    yield way.settings.model_copy(update={"targets": {"later": Target.model_validate({"url": url})}})
+    postgres_server.drop_database(url)
+
+
+def besides(url: str) -> list[list[tuple[Any, ...]]]:
+    return [query(url, text) for text in BESIDES]
+
+
+def at_source(way: WholeWay) -> list[list[tuple[Any, ...]]]:
+    """Return what the source has, its foreign keys as they are at a target while VENUS applies."""
+    constraints, indexes = besides(way.source)
+    here = [
+        (name, kind, f"{text.removesuffix(' ON DELETE CASCADE')} DEFERRABLE" if kind == "f" else text)
+        for name, kind, text in constraints
+    ]
+    return [here, indexes]
+
+
+def differing(way: WholeWay) -> tuple[str, ...]:
+    return progress(way.settings, "main").differing.get("public.item", ())
+
+
+def until_version(way: WholeWay, version: int) -> None:
+    def there() -> bool:
+        return [t.schema_version for t in table_states(way.settings, "main") if t.name == "item"] == [version]
+
+    way.until(there, f"version {version} to arrive")
+
+
+def test_a_later_target_gets_what_the_source_has_by_now(way: WholeWay, later: Settings) -> None:
+    for change in CHANGES:
+        query(way.source, change)
+    query(way.source, "INSERT INTO item VALUES (2, NULL, 'x', '', -5, 500)")  # refused by what was dropped
+    way.until(lambda: any("domain" in line for line in differing(way)), "the last version to arrive")
+    way.stop("apply")  # the row halts the table there
+    report = full_sync(later, "later")
+    url = later.targets["later"].url.get_secret_value()
+    assert report.warnings == ()
+    assert besides(url) == at_source(way)
+    assert progress(later, "later").differing == {}
+
+
+def test_status_says_what_differs_until_somebody_has_run_it(way: WholeWay) -> None:
+    assert differing(way) == ()
+    for change in CHANGES:
+        query(way.source, change)
+    way.until(lambda: any("domain" in line for line in differing(way)), "status to say it")
+    lines = differing(way)
+    item = 'ALTER TABLE "public"."item"'
+    assert f'check item_price was dropped at the source: {item} DROP CONSTRAINT "item_price"' in lines
+    assert f'unique constraint item_name was dropped at the source: {item} DROP CONSTRAINT "item_name"' in lines
+    assert f'foreign key item_maker was dropped at the source: {item} DROP CONSTRAINT "item_maker"' in lines
+    assert 'index item_by_price was dropped at the source: DROP INDEX "public"."item_by_price"' in lines
+    assert (
+        f'unique constraint item_code was added at the source: {item} ADD CONSTRAINT "item_code" UNIQUE ("code")'
+        in lines
+    )
+    kinds = sorted(line.split(" was ")[0] for line in lines if " was " in line)
+    assert kinds == [
+        "check item_amount", "check item_price", "check named", "foreign key item_maker", "foreign key item_of",
+        "index item_by_amount", "index item_by_price", "unique constraint item_code", "unique constraint item_name",
+    ]  # fmt: skip
+    assert [line for line in lines if " was " not in line] == [
+        "type public.code is domain over text CHECK ((VALUE <> ''::text)) here, domain over text at the source"
+    ]
+    shown = look(way.settings)
+    assert [f"target main: public.item: {line}" for line in lines] == differing_shown(shown)
+    assert shown.healthy
+    for line in lines:
+        if " at the source: " in line:
+            query(way.target, line.partition(" at the source: ")[2])
+    query(way.target, "ALTER DOMAIN code DROP CONSTRAINT not_empty")
+    assert differing(way) == ()
+    assert besides(way.target) == at_source(way)
+    query(way.source, "INSERT INTO item VALUES (2, NULL, 'x', '', -5, 500)")
+    way.caught_up()
+    assert found(way.verify()) == set()
+
+
+def test_a_table_that_was_held_meanwhile_comes_back_in_the_newest_version(way: WholeWay) -> None:
+    way.caught_up()
+    pause(way.settings, "main", ["public.item"])
+    query(way.source, "CREATE INDEX item_named ON item (name)")
+    versions = (
+        "SELECT max(version) FROM venus.target_schema JOIN venus.target_table USING (group_name, table_id)"
+        " WHERE name = 'item'"
+    )
+    way.until(lambda: query(way.target, versions) == [(2,)], "the version to arrive")
+    resume(way.settings, "main", ["public.item"])
+    until_version(way, 2)
+    way.until(lambda: way.verify().verdict is Verdict.SAME, "the table to be compared, and the same")
+
+
+def test_an_index_that_is_built_beside_the_application_is_no_version_of_its_own(way: WholeWay) -> None:
+    query(way.source, "CREATE INDEX item_named ON item (name)")
+    until_version(way, 2)
+    query(way.source, "REINDEX INDEX CONCURRENTLY item_named")
+    query(way.source, "CREATE INDEX item_coded ON item (code)")
+    until_version(way, 3)
