@@ -179,6 +179,12 @@ class TableSchema:
         return tuple(left.name for left in self.left_out if left.what == HEIR)
 
     @property
+    def identity(self) -> tuple[tuple[str, int], ...]:
+        """What tells its rows apart: the key's columns with their numbers. A column made again is another one."""
+        numbers = {c.name: c.number for c in self.columns}
+        return tuple((name, numbers[name]) for name in self.key)
+
+    @property
     def is_heartbeat(self) -> bool:
         """Whether this is VENUS's own heartbeat row, which measures lag and is no table of the application."""
         return is_heartbeat(self.namespace, self.name)

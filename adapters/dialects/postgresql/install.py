@@ -18,6 +18,7 @@ from venus.adapters.dialects.postgresql import dictionary, names, registry, trig
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection, LockTimeout
 from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
+from venus.adapters.dialects.postgresql.keychange import key_change
 from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.triggers import Function, Trigger
@@ -199,7 +200,7 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
         steps += _leaf_steps(where, table, table_id)
     if place in present.out:
         return steps + _take_up_steps(where, table, *present.out[place])
-    if known and present.schemas[place].key != tuple(k.name for k in table.key):
+    if known and key_change(present.schemas[place], table):
         version = table.schema(table_id, present.schemas[place].version + 1)
         steps.append(InstallStep(table=where, what="registration", sql=registry.new_version_sql(version)))
         mended = True

@@ -11,16 +11,15 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from venus.adapters.dialects.halting import unreadable_reason
-from venus.adapters.dialects.keyforms import another_form
 from venus.adapters.dialects.postgresql import names, registry, seen, triggers
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Leaf, Table
 from venus.adapters.dialects.postgresql.install import Present
+from venus.adapters.dialects.postgresql.keychange import key_change
 from venus.adapters.dialects.postgresql.names import log_keys, qualified, quoted
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.seen import Seen
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.postgresql.types import widest
 from venus.adapters.dialects.releasing import is_leaving
 from venus.errors import SourceError
 from venus.model import TableSchema
@@ -46,7 +45,7 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
         elif c.table.unsupported:
             column, why = c.table.unsupported[0]
             _lose(connection, c, f"column {column} cannot be carried: {why}")
-        elif reason := _key_change(c.schema, c.table):
+        elif reason := key_change(c.schema, c.table):
             _lose(connection, c, reason)
         else:
             if not c.usable:
@@ -85,21 +84,6 @@ def _lose(connection: Connection, captured: Captured, reason: str) -> None:
     with connection.transaction():
         connection.run(triggers.idle_function(table_id).sql)
         registry.set_state(connection, table_id, RESYNC, reason)
-
-
-def _key_change(known: TableSchema, table: Table) -> str:
-    if not table.key:
-        return "its key is gone"
-    now = tuple(k.name for k in table.key)
-    if now != known.key:
-        return f"its key was ({', '.join(known.key)}) and is ({', '.join(now)})"
-    types = {c.name: (c.number, widest(c.source_type)) for c in known.columns}
-    reformed = another_form(table.schema(known.table_id, known.version), known)
-    for column in table.columns:
-        same = types.get(column.name) == (column.number, widest(column.source_type))
-        if column.name in known.key and (not same or column.name == reformed):
-            return f"key column {column.name} was recreated as {column.source_type}"
-    return ""
 
 
 def _new_version(connection: Connection, known: TableSchema, table: Table) -> TableSchema:

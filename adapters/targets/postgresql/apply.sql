@@ -103,3 +103,6 @@ INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {s
 WHERE NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
     AND NOT EXISTS (SELECT FROM {rows} s WHERE {match})
 
+-- insert_side --
+-- Into a table that has no rows.
+INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {side}

@@ -85,6 +85,17 @@ LEFT JOIN pg_index x ON x.indexrelid = c.oid
 WHERE n.nspname = ANY (%(namespaces)s) AND coalesce(x.indrelid, c.oid) <> ALL (
     SELECT coalesce(to_regclass(t)::oid, 0) FROM unnest(%(tables)s::text[]) t)
 
+-- primary_key --
+SELECT conname::text FROM pg_constraint WHERE conrelid = to_regclass(%(table)s) AND contype = 'p'
+
+-- referring --
+-- Foreign keys that stand on the primary key of a table.
+SELECT r.conrelid::regclass::text, r.conname::text
+FROM pg_constraint r JOIN pg_constraint p ON p.conindid = r.conindid AND p.contype = 'p'
+WHERE r.contype = 'f' AND r.conparentid = 0 AND r.confrelid = to_regclass(%(table)s)
+    AND p.conrelid = to_regclass(%(table)s)
+ORDER BY 1, 2
+
 -- has_rows --
 SELECT EXISTS (SELECT FROM {table})
 

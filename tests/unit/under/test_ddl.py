@@ -223,9 +223,12 @@ def test_steps_between_versions(settings: Settings) -> None:
     assert made.remarks == ("column amount was dropped at the source and is kept here",)
     rekeyed = step(placed(old, settings), placed(replace(old, key=("label",)), settings)).refused
     assert rekeyed == (
-        "the key has changed from (id) to (label), which is not followed: a target in an empty database gets it by "
-        "`venus migrate`"
+        "the key has changed from (id) to (label): when `venus resync shop.items` has read the table again at the "
+        "source, `venus resync shop.items --target NAME` replaces its rows here"
     )
+    again = replace(old, columns=(column(9, "id", INT), *old.columns[1:]))
+    refused = step(placed(old, settings), placed(again, settings)).refused
+    assert refused.startswith("the key has changed from (id) to other columns of these names: ")
     assert step(placed(old, settings), placed(replace(old, name="things"), settings)).refused
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 
+from venus.adapters.targets.postgresql.apply.rekeying import refuse_former_key, replace_rows
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import (
@@ -20,6 +22,7 @@ from venus.adapters.targets.postgresql.database import (
     HALTED,
     PAUSED,
     RESYNC,
+    SWEEP,
     PostgresTarget,
     TableState,
 )
@@ -117,6 +120,7 @@ class SideLoad(threading.Thread):
                     return
                 for rows in chunk.sections:
                     version = schemas[rows.schema_version]
+                    refuse_former_key(schema, version, self._target.name)
                     inside = full_inside(predicate, rows, version) if predicate is not None else rows
                     if len(inside):
                         copy_full(session, sql.side, sql.placed, inside, version)
@@ -205,6 +209,8 @@ class Resyncs:
             return self._give_up(session, catalogue, state, str(load.error or "stopped"))
         if state.state == ACTIVE and catalogue.position.offset < load.cut:
             return False  # the stream has not come to the cut yet
+        if state.state in (ACTIVE, CATCHUP) and catalogue.newest(state.table_id).identity != load.schema.identity:
+            return False  # nor to the version that halts the table
         try:
             self._replace(session, catalogue, state, load.cut, load.schema)
         except Superseded:
@@ -223,15 +229,8 @@ class Resyncs:
         transaction.begin()
         if state.state == ACTIVE and state.reason.startswith(RESYNC_FAILED):
             self._target.set_state(session, state.table_id, ACTIVE)
-        self._evolve(session, catalogue, state, schema)
-        placed = self._target.place(schema)
-        sql = RowSql(placed, self._target.group)
-        session.run("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
-        removed, replaced, inserted = (
-            session.run(sql.text(block, offset=str(cut)))
-            for block in ("resync_delete", "resync_replace", "resync_insert")
-        )
-        brought = inserted - replaced
+        sql = RowSql(self._target.place(schema), self._target.group)
+        removed, brought = self._replace_rows(session, catalogue, state, cut, sql, transaction)
         self._target.own(session, "end_predicate", table_id=state.table_id, brought=brought, removed=removed)
         settled = {"table_id": state.table_id, "offset": cut}
         self._target.own(session, "count_superseded", **settled)
@@ -243,11 +242,32 @@ class Resyncs:
         self._target.own(session, "settle_account")
         session.run(f"{sql.text('drop_side')}; COMMIT")
 
-    def _evolve(self, session: Session, catalogue: Catalogue, state: TableState, schema: TableSchema) -> None:
+    def _replace_rows(
+        self, session: Session, catalogue: Catalogue, state: TableState, cut: int, sql: RowSql,
+        transaction: ApplyTransaction,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Make the table equal to the side table; return how many rows were removed and brought."""
+        schema, before = sql.placed.schema, catalogue.newest(state.table_id)
+        if before.identity != schema.identity:
+            transaction.recording.stop(state.table_id, SWEEP, sql)  # it knows the former keys
+            evolve = partial(self._evolve, session, catalogue, state, schema, rekeying=True)
+            return replace_rows(session, state, self._target.place(before), sql, evolve)
+        self._evolve(session, catalogue, state, schema)
+        session.run("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
+        removed, replaced, inserted = (
+            session.run(sql.text(block, offset=str(cut)))
+            for block in ("resync_delete", "resync_replace", "resync_insert")
+        )
+        return removed, inserted - replaced
+
+    def _evolve(
+        self, session: Session, catalogue: Catalogue, state: TableState, schema: TableSchema, *, rekeying: bool = False
+    ) -> None:
         """Bring the table to the snapshot's schema version, which may be newer."""
         if schema.version <= state.schema_version:
             return
-        step = step_to(self._target, session, catalogue, schema, settled(session, self._target.place(schema)))
+        there = settled(session, self._target.place(schema))
+        step = step_to(self._target, session, catalogue, schema, there, rekeying=rekeying)
         if step.refused:
             raise TargetError(step.refused)
         for text in step.statements:

@@ -19,7 +19,14 @@ from venus.adapters.targets.postgresql.cutmark import refuse_if_cut_over
 from venus.adapters.targets.postgresql.database import HALTED, Position, PostgresTarget, rows_to_text, transaction
 from venus.adapters.targets.postgresql.load.finish import finish_table, finish_tables
 from venus.adapters.targets.postgresql.load.plan import Plan, Planner
-from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask, load_split, load_splits, small_together
+from venus.adapters.targets.postgresql.load.task import (
+    FormerKey,
+    SplitResult,
+    SplitTask,
+    load_split,
+    load_splits,
+    small_together,
+)
 from venus.adapters.targets.postgresql.load.watch import watched
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.schema import existing
@@ -133,7 +140,8 @@ class _Load:
         if plan is None:
             plan = planner.new()
         with self._renewing(plan.snapshot):
-            results = self._load_splits(plan)
+            with self._given_up_if_unequal(plan):
+                results = self._load_splits(plan)
             return self._finish(plan, results)
 
     # -- meanwhile ---------------------------------------------------------------------------------------------------
@@ -247,12 +255,12 @@ class _Load:
 
     @contextmanager
     def _given_up_if_unequal(self, plan: Plan) -> Iterator[None]:
-        """Let the snapshot go, so that the next run begins at the start: with the same splits it would fail alike."""
+        """Let the snapshot go, so that the next run begins at the start: with the same rows it would fail alike."""
         try:
             yield
         except DigestMismatch:  # an answer was damaged on its way, and says nothing of what is loaded
             raise
-        except (ProtocolError, Unequal):
+        except (ProtocolError, Unequal, FormerKey):
             with suppress(VenusError):
                 self._snapshots.close(plan.snapshot.snapshot_id)
             raise

@@ -79,6 +79,10 @@ class SplitResult:
     already: bool
 
 
+class FormerKey(TargetError):
+    """The full data has rows of a table that were written before its key has changed."""
+
+
 def application_of(load_id: str, split_no: int) -> str:
     """Return what the session that loads a split calls itself; the progress of a load is found by it."""
     return f"venus load {load_id[:16]}/{split_no}"
@@ -179,12 +183,23 @@ class _Loading:
     def _sections(self, chunks: Iterable[Chunk]) -> Iterator[FullRows]:
         """Yield the rows that are for this target; no section is empty."""
         for rows in (rows for chunk in chunks for rows in chunk.sections):
+            self._refuse_former_key(self._schemas[rows.schema_version])
             inside = rows
             if self._predicate is not None:
                 inside = full_inside(self._predicate, rows, self._schemas[rows.schema_version])
             self._outside += len(rows) - len(inside)
             if len(inside):
                 yield inside
+
+    def _refuse_former_key(self, schema: TableSchema) -> None:
+        """Refuse rows by another key than the newest version has: the same row may be there under both."""
+        newest = self._task.placed.schema
+        if schema.identity != newest.identity:
+            raise FormerKey(
+                f"{newest.qualified}: the broker still has rows by its former key ({', '.join(schema.key)})",
+                hint=f"`venus resync {newest.qualified}` reads the table again at the source; when that is done, run "
+                "`venus migrate` again",
+            )
 
     def _copy(self, copy: Callable[[Iterator[Chunk]], None]) -> str:
         """Read the split and have it copied; return its digest."""

@@ -42,17 +42,19 @@ def step(
     *,
     present: Mapping[str, str] = NOTHING,
     kept: Collection[str] = (),
+    target: str = "NAME",
+    rekeying: bool = False,
 ) -> Step:
     """Return the way from one version to the next. Pure.
 
     `settled`: enums that have the new labels here already. `present`: the columns that the table has at the target,
-    each with its type; `kept`: those of them that the source has dropped, as `kept_columns` says.
+    each with its type; `kept`: those of them that the source has dropped, as `kept_columns` says. `rekeying`: every row
+    is replaced by one with the new key, which is the caller's affair.
     """
     if (old.namespace, old.name) != (new.namespace, new.name):
         return Step(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
-    if old.schema.key != new.schema.key:
-        told = f"the key has changed from ({', '.join(old.schema.key)}) to ({', '.join(new.schema.key)})"
-        return Step(refused=f"{told}, which is not followed: a target in an empty database gets it by `venus migrate`")
+    if old.schema.identity != new.schema.identity and not rekeying:
+        return Step(refused=_key_changed(old.schema, new.schema, target))
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}
     if refused := labels_refused(old.schema, new.schema, settled):
@@ -73,6 +75,15 @@ def step(
     if _besides(old.schema) != _besides(new.schema):
         remarks.append("indexes, checks, domains or foreign keys have changed at the source; they are not changed here")
     return Step(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
+
+
+def _key_changed(old: TableSchema, new: TableSchema, target: str) -> str:
+    """Say how a table gets another key: its rows have to come again under it, from the source and then from here."""
+    into = f"({', '.join(new.key)})" if old.key != new.key else "other columns of these names"
+    return (
+        f"the key has changed from ({', '.join(old.key)}) to {into}: when `venus resync {new.qualified}` has read the "
+        f"table again at the source, `venus resync {new.qualified} --target {target}` replaces its rows here"
+    )
 
 
 def _parted(old: Placed, new: Placed, *, changing: bool) -> Step:

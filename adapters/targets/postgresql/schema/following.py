@@ -26,16 +26,22 @@ def keep_version(target: PostgresTarget, session: Session, schema: TableSchema) 
 
 
 def step_to(
-    target: PostgresTarget, session: Session, catalogue: Catalogue, schema: TableSchema, settled: Collection[str] = ()
+    target: PostgresTarget,
+    session: Session,
+    catalogue: Catalogue,
+    schema: TableSchema,
+    settled: Collection[str] = (),
+    *,
+    rekeying: bool = False,
 ) -> evolve.Step:
-    """Return the way from the version that a table has at the target to this one; `settled` as `evolve.step` has it."""
+    """Return the way from the version that a table has at the target to this one; the options are `evolve.step`'s."""
     known = catalogue.newest(schema.table_id)
     old, new = target.place(known), target.place(schema)
     versions = [one for (table_id, _), one in catalogue.schemas.items() if table_id == schema.table_id]
     earlier = [one for one in versions if one.version <= known.version]
     present = {c.name: c.own or c.type for c in existing.columns(session, old)}
     kept = evolve.kept_columns(earlier, known)
-    return evolve.step(old, new, settled, present=present, kept=kept)
+    return evolve.step(old, new, settled, present=present, kept=kept, target=target.name, rekeying=rekeying)
 
 
 class SchemaChanges:
