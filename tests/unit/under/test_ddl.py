@@ -324,6 +324,25 @@ def test_a_column_that_takes_the_name_of_a_dropped_one_is_another_column(setting
     )
 
 
+def test_columns_may_change_names_with_each_other(settings: Settings) -> None:
+    old = items()
+    _, label, amount = old.columns
+    swapped = replace(
+        old, version=2, columns=(old.columns[0], replace(label, name="amount"), replace(amount, name="label"))
+    )
+    rename = 'ALTER TABLE "shop"."items" RENAME COLUMN'
+    made = step(placed(old, settings), placed(swapped, settings), present=THERE)
+    assert made.statements == (
+        f'{rename} "label" TO "label_until_v2"', f'{rename} "amount" TO "amount_until_v2"',
+        f'{rename} "label_until_v2" TO "amount"', f'{rename} "amount_until_v2" TO "label"',
+    )  # fmt: skip
+    chain = replace(old, version=2, columns=(old.columns[0], replace(label, name="amount"), replace(amount, name="n")))
+    made = step(placed(old, settings), placed(chain, settings), present=THERE)
+    assert made.statements == (
+        f'{rename} "label" TO "label_until_v2"', f'{rename} "amount" TO "n"', f'{rename} "label_until_v2" TO "amount"',
+    )  # fmt: skip
+
+
 def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
     old = items()
     more = replace(old, version=2, columns=(*old.columns, column(4, "price", TEXT)))

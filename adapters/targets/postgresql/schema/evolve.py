@@ -60,8 +60,10 @@ def step(
     if refused := labels_refused(old.schema, new.schema, settled):
         return Step(refused=refused)
     gone = [column for number, column in before.items() if number not in after]
+    both = [(c, after[number]) for number, c in before.items() if number in after]
     parts = [*(_dropped(old, column) for column in gone), _set_aside(old, new, gone, present, kept)]
-    parts += [_changed(old, new, c, after[number], present) for number, c in before.items() if number in after]
+    parts.append(_renamed(old, new, both))
+    parts += [_changed(old, new, was, now, present) for was, now in both]
     if refused := next((part.refused for part in parts if part.refused), ""):
         return Step(refused=refused)
     made = {own.spelled for own in old.schema.types}
@@ -153,14 +155,28 @@ def _dropped(old: Placed, column: Column) -> Step:
     )
 
 
+def _renamed(old: Placed, new: Placed, both: Iterable[tuple[Column, Column]]) -> Step:
+    """Rename columns; one that takes the name of another one goes by a name of its own, whatever the order."""
+    names = [(old.fold(was.name), new.fold(now.name)) for was, now in both]
+    moves = [(was, now) for was, now in names if was != now]
+    taken = {was for was, _ in moves}
+    aside = {was: fitted(f"{was}_until_v{new.schema.version}") for was, now in moves if now in taken}
+    steps = [
+        *aside.items(),
+        *((was, now) for was, now in moves if was not in aside),
+        *((aside[was], now) for was, now in moves if was in aside),
+    ]
+    return Step(
+        statements=tuple(f"ALTER TABLE {old.sql} RENAME COLUMN {quoted(was)} TO {quoted(now)}" for was, now in steps)
+    )
+
+
 def _changed(old: Placed, new: Placed, before: Column, after: Column, present: Mapping[str, str]) -> Step:
     statements: list[str] = []
     remarks: list[str] = []
     name = new.column(after.name)
     # somebody may have given it the new type: what is in it does not matter, every row comes again with its own value
     altered = has_type(new, after, present.get(old.fold(before.name), ""))
-    if before.name != after.name:
-        statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {old.column(before.name)} TO {name}")
     if before.type != after.type and type_sql(before.type) != type_sql(after.type) and not altered:
         if not widens(before.type, after.type):
             return Step(refused=_not_widened(old, new, before, after))
