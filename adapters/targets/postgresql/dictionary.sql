@@ -63,7 +63,8 @@ WHERE i.indrelid = to_regclass(%(table)s) AND i.indisunique AND i.indimmediate A
     AND i.indpred IS NULL AND i.indexprs IS NULL
 
 -- besides --
--- The indexes, checks and foreign keys of a table, each with its definition but for what it stands on.
+-- The indexes, checks and foreign keys of a table, each with its definition but for what it stands on; and which of
+-- its columns are NOT NULL.
 SELECT 'i', i.relname::text, CASE WHEN x.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || substr(
     pg_get_indexdef(x.indexrelid), length(concat(
         'CREATE ', CASE WHEN x.indisunique THEN 'UNIQUE ' END, 'INDEX ', quote_ident(i.relname), ' ON ',
@@ -76,6 +77,9 @@ WHERE x.indrelid = to_regclass(%(table)s) AND NOT x.indisprimary
 UNION ALL
 SELECT contype::text, conname::text, pg_get_constraintdef(oid) FROM pg_constraint
 WHERE conrelid = to_regclass(%(table)s) AND contype IN ('c', 'f')
+UNION ALL
+SELECT 'n', attname::text, '' FROM pg_attribute
+WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND attnotnull AND NOT attisdropped
 
 -- taken --
 -- The names of relations in these schemas, but for these tables and their indexes.

@@ -20,14 +20,14 @@ from venus.model import Check, ForeignKey, Index, TableSchema
 
 #: (kind, name) -> definition: what a table has.
 Here = Mapping[tuple[str, str], str]
-_INDEX, _CHECK, _REFERENCE = "i", "c", "f"
+_INDEX, _CHECK, _REFERENCE, _REQUIRED = "i", "c", "f", "n"
 #: So often is a name that is taken numbered, as far as this is looked for.
 _NUMBERED_MAX = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An index, a check or a foreign key, as one version of a table has it."""
+    """An index, a check, a foreign key or a column's NOT NULL, as one version of a table has it."""
 
     kind: str
     shown: str  # for people
@@ -69,6 +69,8 @@ def _differing(
     newest = max((v for v in versions if _same_columns(v, now)), key=lambda v: v.version)
     placed = target.place(newest)
     earlier = [replace(placed, schema=v) for v in versions if v.version < newest.version]
+    if all(_besides(one.schema) == _besides(newest) for one in earlier):
+        return ()  # as with most tables, and none of them is asked for
     rows = session.rows(statement("dictionary", "besides"), {"table": placed.sql})
     here = {(kind, name): _bare(definition) for kind, name, definition in rows}
     domains = [d for d in newest.types if d.base is not None and any(d not in v.schema.types for v in earlier)]
@@ -76,6 +78,12 @@ def _differing(
         *differences(placed, earlier, here, there),
         *(line for domain in domains for line in own_types.unlike(session, placed, domain)),
     )
+
+
+def _besides(schema: TableSchema) -> tuple[object, ...]:
+    domains = [own for own in schema.types if own.base is not None]
+    required = {c.name for c in schema.columns if not c.nullable}
+    return schema.indexes, schema.checks, schema.foreign_keys, domains, required
 
 
 def _same_columns(one: TableSchema, other: TableSchema) -> bool:
@@ -109,6 +117,7 @@ def parts(placed: Placed, there: Collection[str]) -> Iterator[Part]:
     schema = placed.schema
     yield from (_index(placed, i) for i in schema.indexes if i.definition or i.columns != schema.key)
     yield from (_check(placed, check) for check in schema.checks)
+    yield from (_required(placed, c.name) for c in schema.columns if not c.nullable and c.name not in schema.key)
     yield from (
         _reference(placed, key)
         for key in schema.foreign_keys
@@ -134,6 +143,14 @@ def _check(placed: Placed, check: Check) -> Part:
         definition=_bare(f"CHECK ({placed.rewritten(check.sql)})"),
         add="; ".join(check_sql(placed, check, Names(()))),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}",
+    )  # fmt: skip
+
+
+def _required(placed: Placed, column: str) -> Part:
+    name, alter = placed.fold(column), f"ALTER TABLE {placed.sql} ALTER COLUMN {placed.column(column)}"
+    return Part(
+        kind=_REQUIRED, shown=f"NOT NULL of column {name}", name=name, names=frozenset((name,)), definition="",
+        add=f"{alter} SET NOT NULL", drop=f"{alter} DROP NOT NULL",
     )  # fmt: skip
 
 
