@@ -165,6 +165,11 @@ def hop_of(rule: Rule, sentence: str) -> str:
     return rule.hop or (SOURCE if sentence.startswith("source") else TARGET)
 
 
+def placed(business: str, sentence: str) -> str:
+    """Return the sentence with the business that it is about: a target may have the same name."""
+    return f"business {business}: {sentence}" if business else sentence
+
+
 def commands(sentence: str) -> list[str]:
     """Return what somebody can type, as the sentence says it."""
     return _COMMAND.findall(sentence)

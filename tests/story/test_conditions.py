@@ -141,7 +141,7 @@ def test_a_table_halted_at_the_target(running: Watched) -> None:
     assert metric(running, gauge) == 1
     assert metric(running, 'venus_quarantined_changes{business="main",place="main/main"}') == 1
     said = running.pipeline.ask("status", code=1)["problems"]
-    assert sorted(said) == sorted(get(running, "/alarms")[1].replace("main: target", "target").splitlines())
+    assert sorted(said) == sorted(get(running, "/alarms")[1].replace("business main: target", "target").splitlines())
     assert "main.strict is HALTED" in page(running)
 
     running.at("main", "ALTER TABLE strict DROP CONSTRAINT no_bad")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from venus.alarm_rules import hop_of, lasts_s, recognised
+from venus.alarm_rules import hop_of, lasts_s, placed, recognised
 from venus.config import Alarms
 
 #: Alarms that are kept apart; a business more is a business, but nobody reads a thousand.
@@ -53,7 +53,7 @@ class Alarm:
     @property
     def sentence(self) -> str:
         """The sentence with its business in front."""
-        return f"{self.business}: {self.text}" if self.business else self.text
+        return placed(self.business, self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

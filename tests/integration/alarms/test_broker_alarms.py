@@ -79,7 +79,7 @@ def test_a_halted_table_is_told_everywhere_and_so_is_its_recovery(start: StartAl
             assert (raised["text"], raised["rule"], raised["hop"]) == (SENTENCE, "table_halted", "source")
             assert raised["commands"] == ["venus resync shop.items"]
             assert abs(int(raised["since_us"]) / 1e6 - time.time()) < 60
-            assert get(broker, "/alarms") == f"{BUSINESS}: {SENTENCE}\n"
+            assert get(broker, "/alarms") == f"business {BUSINESS}: {SENTENCE}\n"
             assert SENTENCE in get(broker, "/health")
             gauge = f'venus_alarms_standing{{business="{BUSINESS}",rule="table_halted"}}'
             assert metric(broker, gauge) == 1

@@ -65,7 +65,7 @@ def test_a_mail_says_what_to_type() -> None:
     (to, content), = listener.taken  # fmt: skip
     mail = message_from_string(content, policy=policy.default)
     assert to == ["dba@example.com", "night@example.com"]
-    assert mail["Subject"] == f"VENUS b1: ALARM main: {TEXT}"
+    assert mail["Subject"] == f"VENUS b1: ALARM business main: {TEXT}"
     assert mail["From"] == "venus@example.com"
     body = mail.get_content()
     assert TEXT in body

@@ -109,7 +109,7 @@ def test_the_alarm_of_a_producer_that_never_shipped_anything_whole_is_the_broker
     with Admin(broker.address) as admin:
         wait_for(lambda: not admin.status().businesses)
         (alarm,) = admin.status().alarms
-        assert alarm.startswith(f"{BUSINESS}: ")
+        assert alarm.startswith(f"business {BUSINESS}: ")
         assert "damaged" in alarm
         fill(broker.address, 1, 1)
         assert not admin.status().alarms

@@ -109,7 +109,7 @@ def test_what_needs_somebody_makes_health_degraded_and_alarms_503(broker: Runnin
             get(broker, "/alarms")
         assert caught.value.code == 503
         sentence = "source: shop.items is RESYNC (<why>); `venus resync shop.items` reads it again"
-        assert caught.value.read().decode() == f"{BUSINESS}: {sentence}\n"
+        assert caught.value.read().decode() == f"business {BUSINESS}: {sentence}\n"
         caught.value.close()
         gauge = f'venus_tables_not_following{{business="{BUSINESS}",place="source",state="RESYNC"}}'
         assert metric(get(broker, "/metrics"), gauge) == 1

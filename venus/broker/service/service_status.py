@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Set
 
+from venus.alarm_rules import placed
 from venus.broker.core import Core
 from venus.broker.mirrors.network import Network
 from venus.broker.service.replication_status import ReplicationStatus
@@ -89,7 +90,7 @@ class ServiceStatus:
     def _apart(self, business: str, known: Set[str]) -> list[str]:
         """Return what stands of producers that have gone before they shipped anything: nobody has their business."""
         gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)
-        wire = [f"{name}: {text}" for name, texts in gone if business in ("", name) for text in texts]
+        wire = [placed(name, text) for name, texts in gone if business in ("", name) for text in texts]
         return [*wire, *self.reports.apart(business, known, now_us())]
 
 
@@ -118,5 +119,5 @@ class Health:
         if status.free_bytes < self._free_bytes_min:
             room = f"{status.free_bytes >> 20} MiB free, writes are refused below {self._free_bytes_min >> 20} MiB"
             return room, []
-        businesses = [f"{entry.business}: {alarm}" for entry in status.businesses for alarm in entry.alarms]
+        businesses = [placed(entry.business, alarm) for entry in status.businesses for alarm in entry.alarms]
         return "", [*status.alarms, *businesses]

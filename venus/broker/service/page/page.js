@@ -45,7 +45,7 @@ function verdict(s, raised) {
 function alarmList(raised) {
   if (!raised.length) return null;
   return el("ul", {class: "alarms", "aria-label": "Alarms"}, raised.map(alarm => el("li", null,
-    el("p", {class: "text"}, el("span", {class: "tag"}, alarm.hop), (alarm.business ? alarm.business + ": " : "") + alarm.text),
+    el("p", {class: "text"}, el("span", {class: "tag"}, alarm.hop), (alarm.business ? "business " + alarm.business + ": " : "") + alarm.text),
     el("p", {class: "soft"}, "since " + clock(alarm.since_us) + " (" + ago(alarm.since_us) + "), " + alarm.rule.replaceAll("_", " ")),
     alarm.commands.map(command => el("code", {class: "type"}, command)))));
 }
