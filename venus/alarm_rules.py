@@ -78,7 +78,7 @@ RULES = (
          says="held tables keep much of the queue"),
     Rule(name="undescribed_rows", hop=BROKER, pattern=r"^(.+) has rows of version",
          says="rows whose columns nobody sent"),
-    Rule(name="disk_space", hop=BROKER, pattern=r"has only [\d,]+ MiB free|writes are refused below",
+    Rule(name="disk_space", hop=BROKER, pattern=r"^too little free space: ",
          says="the data directory is full"),
     Rule(name="store_failed", hop=BROKER, pattern=r"^the store has failed", says="the store cannot be written"),
     Rule(name="replica_gone", hop=BROKER, pattern=r"^its replica at broker (.+) is gone$", says="a broker is lost"),

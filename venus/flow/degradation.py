@@ -23,6 +23,9 @@ class Watermark:
     #: The last lane that this resource alone can degrade.
     deepest: Lane
     unit: str = ""
+    #: How people call it, and what somebody can do; empty = the resource's own name, and nothing.
+    named: str = ""
+    way_out: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class Degraded:
     lane: Lane
     since: float
     reason: str
+    way_out: str = ""
 
 
 @dataclass(slots=True)
@@ -72,8 +76,10 @@ class Degradation:
 
     def _degrade(self, mark: Watermark, value: float, now: float) -> str:
         lane = Lane(self._next)
-        reason = f"{mark.resource} is at {value:,.0f}{mark.unit}, the limit is {mark.high:,.0f}{mark.unit}"
-        self.degraded.append(Degraded(lane=lane, since=now, reason=reason))
+        reason = (
+            f"{mark.named or mark.resource} is at {value:,.0f}{mark.unit}, the limit is {mark.high:,.0f}{mark.unit}"
+        )
+        self.degraded.append(Degraded(lane=lane, since=now, reason=reason, way_out=mark.way_out))
         self._above_since.clear()  # each further lane takes its own time
         self._calm_since = None
         return f"lane {lane.value} ({lane.label}) is degraded: {reason}"

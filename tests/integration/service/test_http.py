@@ -152,7 +152,11 @@ def test_health_is_503_when_the_disk_is_nearly_full(start_broker: StartBroker) -
     with pytest.raises(HTTPError) as caught:
         get(broker, "/health")
     assert caught.value.code == 503
-    assert "writes are refused" in caught.value.read().decode()
+    said = caught.value.read().decode()
+    assert re.match(
+        r"too little free space: /\S+ has only [\d]+ MiB free, \d+ MiB are needed: writes are refused", said
+    )
+    assert "free some space there" in said
     caught.value.close()
 
 

@@ -18,6 +18,7 @@ from venus.broker.pipeline.halting import reason
 from venus.broker.replicas.losses import diverged
 from venus.broker.service.replication_status import alarms as replication_alarms
 from venus.broker.service.replication_status import lost
+from venus.broker.store.space import too_full
 from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.network.row_filters import RowFilter
@@ -160,6 +161,14 @@ def test_a_degraded_lane_has_a_rule_and_is_one_alarm_for_each_lane() -> None:
         ("lane_degraded", "4"),
         ("lane_degraded", "3"),
     ]
+
+
+def test_a_full_disk_has_a_rule_and_says_what_ends_it() -> None:
+    said = too_full(Path("/srv/venus"), 3 << 20, 512 << 20)
+
+    assert said.startswith("too little free space: /srv/venus has only 3 MiB free, 512 MiB are needed: ")
+    assert "free some space there" in said
+    assert recognised(said)[0].name == "disk_space"
 
 
 def test_figures_do_not_make_another_alarm() -> None:

@@ -178,7 +178,7 @@ async def _made(
     status.standing, status.watch, status.network = access.problems, watch, network
     if replication is not None:
         status.replication = replication.status
-    health = Health(status, free_bytes_min=broker.free_bytes_min)
+    health = Health(status, core.space)
     traffic = Traffic(core, broker)
     service = Service(core, bridge, status, keepalive, access, traffic, replication)
     status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.windows, service.delivery.frames)

@@ -13,6 +13,7 @@ from venus.broker.service.reported import Reports
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.service.watching import Watch
 from venus.broker.status.tables import Tables
+from venus.broker.store.space import Space, too_full
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
@@ -98,10 +99,10 @@ class Health:
     """Whether the broker serves, and why not."""
 
     def __init__(
-        self, service_status: ServiceStatus, *, free_bytes_min: int, monotonic: Callable[[], float] = time.monotonic
+        self, service_status: ServiceStatus, space: Space, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._service_status = service_status
-        self._free_bytes_min = free_bytes_min
+        self._space = space
         self.stopping = False
 
     def reason(self) -> str:
@@ -116,8 +117,7 @@ class Health:
             status = self._service_status.without_tables()
         except VenusError as error:
             return str(error), []
-        if status.free_bytes < self._free_bytes_min:
-            room = f"{status.free_bytes >> 20} MiB free, writes are refused below {self._free_bytes_min >> 20} MiB"
-            return room, []
+        if status.free_bytes < self._space.free_bytes_min:
+            return too_full(self._space.path, status.free_bytes, self._space.free_bytes_min), []
         businesses = [placed(entry.business, alarm) for entry in status.businesses for alarm in entry.alarms]
         return "", [*status.alarms, *businesses]

@@ -63,22 +63,23 @@ def watermarks(settings: Broker) -> tuple[Watermark, ...]:
     """Return what degrades a lane. Free space is short from twice the limit below which writes are refused."""
     wanted = settings.degrade
 
-    def mark(resource: str, high: float, unit: str, deepest: Lane = Lane.HALVES, sustain_s: float = 0.0) -> Watermark:
+    def mark(
+        resource: str, high: float, unit: str, way_out: str, *, deepest: Lane = Lane.HALVES, sustain_s: float = 0.0,
+        named: str = "",
+    ) -> Watermark:  # fmt: skip
         return Watermark(
-            resource=resource,
-            high=high,
-            low=0.8 * high,
-            unit=unit,
-            deepest=deepest,
+            resource=resource, high=high, low=0.8 * high, unit=unit, deepest=deepest, named=named, way_out=way_out,
             sustain_s=sustain_s or wanted.sustain_s,
-        )
+        )  # fmt: skip
 
     return (
-        mark("CPU", wanted.cpu_percent, " %", Lane.DETAILS, wanted.cpu_sustain_s),
-        mark("memory", wanted.memory_percent, " %"),
-        mark("disk", 50.0 if settings.free_bytes_min else 0.0, " % of what is needed"),
-        mark("lag", wanted.lag_ms, " ms"),
-    )
+        mark("CPU", wanted.cpu_percent, " %", "move some of its work to another broker", deepest=Lane.DETAILS,
+             sustain_s=wanted.cpu_sustain_s),
+        mark("memory", wanted.memory_percent, " %", "free memory on its machine"),
+        mark("disk", 50.0 if settings.free_bytes_min else 0.0, " % of the free space",
+             f"free some space at {settings.data_dir}", named="what must stay free"),
+        mark("lag", wanted.lag_ms, " ms", "see what keeps its disk or its processor busy"),
+    )  # fmt: skip
 
 
 def health_of(settings: Broker) -> Health:

@@ -109,5 +109,9 @@ class TrafficStatus:
         alarms = []
         for found in self._traffic.admission.degradation.degraded.copy():
             since = datetime.fromtimestamp((ahead_us / 1e6) + found.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            alarms.append(f"lane {found.lane.value} ({found.lane.label}) is degraded since {since}: {found.reason}")
+            then = (
+                f"; {found.way_out}; well below the limit it is served fully again by itself" if found.way_out else ""
+            )
+            number, name = found.lane.value, found.lane.label
+            alarms.append(f"lane {number} ({name}) is degraded since {since}: {found.reason}{then}")
         return alarms

@@ -14,7 +14,7 @@ from venus.broker.status import figures
 from venus.broker.status.naming import Naming
 from venus.broker.status.tables import Tables
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import Space
+from venus.broker.store.space import Space, too_full
 from venus.config import Broker
 from venus.wire import broker_pb2
 
@@ -44,7 +44,7 @@ class StatusReport:
         free, now = self.space.free(), self.monotonic()
         alarms = []
         if self.space.refusing or free < self.settings.free_bytes_min:
-            alarms.append(f"{self.space.path} has only {free >> 20} MiB free: half messages are refused")
+            alarms.append(too_full(self.space.path, free, self.settings.free_bytes_min))
         if self.commits.failed:
             alarms.append("the store has failed: the broker must be restarted")
         return broker_pb2.BrokerStatus(

@@ -53,6 +53,14 @@ class Space:
             raise _full(self.path, free, self.free_bytes_min // 4)
 
 
+def too_full(path: Path, free: int, limit: int) -> str:
+    """Say that half messages are refused, where, and what ends it."""
+    return (
+        f"too little free space: {path} has only {free >> 20} MiB free, {limit >> 20} MiB are needed: "
+        "writes are refused and capture waits; free some space there, and it goes on by itself"
+    )
+
+
 def _full(path: Path, free: int, limit: int) -> StoreFull:
     return StoreFull(
         f"{path} has {free >> 20} MiB free, {limit >> 20} MiB are needed",
