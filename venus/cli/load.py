@@ -17,6 +17,7 @@ from venus.cli.engine import Choice, EngineOption, choosing, require_engine
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
 from venus.cli.output import Steps
+from venus.conditions import ACTIVE
 from venus.errors import ConfigError, VenusError
 from venus.model import counted
 
@@ -46,6 +47,7 @@ def migrate(
     has the full data already.
     """
     from venus.adapters.targets.registry import open_target
+    from venus.cli.waiting import load_held_up_by, waits_told
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
@@ -58,7 +60,11 @@ def migrate(
     with run.out.progress("reading") as steps:
         filled = complete_first_fill(run, settings, opened, steps)
     read_s = time.monotonic() - started
-    with run.out.progress("loading") as steps, choosing(settings, engine, run.out.say) as choice:
+    with (
+        run.out.progress("loading") as steps,
+        choosing(settings, engine, run.out.say) as choice,
+        waits_told(settings, run.out.say, load_held_up_by),
+    ):
         report = load(opened, steps, choice)
     return answer(run, filled, read_s, report, choice.name, mirrored(settings), released(settings))
 
@@ -100,6 +106,7 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
     Without the source the target gets what the broker has. That is no loss: rows that were never read come as
     increments when the source is back.
     """
+    from venus.cli.waiting import fill_held_up_by, waits_told, watched_fill_held_up_by
     from venus.errors import Fenced, Held
 
     try:
@@ -114,10 +121,12 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
     target.require_fit([t.schema for t in tables])
     if not producer_connected(settings):
         try:
-            return fill_here(settings, steps)
+            with waits_told(settings, run.out.say, fill_held_up_by):
+                return fill_here(settings, steps)
         except (Fenced, Held):
             run.out.say("`venus sync` has just been started: it reads the tables, this command waits")
-    return wait_for_fill(settings, steps)
+    with waits_told(settings, run.out.say, watched_fill_held_up_by):
+        return wait_for_fill(settings, steps)
 
 
 def captured(settings: Settings) -> list[RegisteredTable]:
@@ -163,7 +172,7 @@ def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
             tables = source.registered()
             for t in tables:
                 steps.update(t.schema.qualified, t.fill.rows_done, t.fill.rows_estimate)
-            if all(t.is_read or t.state == "PAUSED" for t in tables):
+            if all(t.is_read or t.state != ACTIVE for t in tables):  # the others wait for an operator
                 return {t.schema.qualified: t.fill.rows_done for t in tables}
             time.sleep(POLL_S)
 

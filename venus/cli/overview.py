@@ -278,14 +278,20 @@ def capture_problems(overview: Overview) -> list[str]:
     found = [f"source -> broker: {t.name} waits for a transaction open for {t.blocked_s:.0f} s" for t in blockers]
     if blockers and overview.source.blocked_by:
         found[-1] += f"; open are {overview.source.blocked_by}"
-    if not overview.broker.producer:
-        since = "" if age is None else f"; the newest change at the broker is {age:.0f} s old"
-        found.append(f"source -> broker: no upper adapter is connected{since}; is `venus sync` running?")
+    if not broker.producer:
+        found.append(nobody_captures(broker))
     elif silent is not None and silent > limit:
         found.append(f"source -> broker: nothing has been captured for {silent:.0f} s")
     elif said_so := clock_problem(broker.ship_s or 0.0, APPLY_LAG_MAX_S):
         found.append(said_so)
     return found
+
+
+def nobody_captures(broker: BrokerView) -> str:
+    """Say that no upper adapter is at work."""
+    age = broker.captured_age_s
+    since = "" if age is None else f"; the newest change at the broker is {age:.0f} s old"
+    return f"source -> broker: no upper adapter is connected{since}; is `venus sync` running?"
 
 
 def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[str]:

@@ -1,0 +1,119 @@
+"""`venus migrate` at a broker without room: it says what it waits for and what ends that, and goes on by itself."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.service.conftest import StartBroker
+from tests.support.brokers import traffic, wait_for
+from tests.support.feed import query
+from venus.broker.service.process import RunningBroker
+from venus.broker.store.space import Space
+from venus.cli import waiting
+from venus.cli.app import run
+from venus.config import Degrade
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+MIB = 1 << 20
+#: Only free space is looked at.
+NO_LANE = Degrade(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=600, restore_s=1)
+
+
+class Said:
+    """Everything that was written to stderr so far."""
+
+    def __init__(self, captured: pytest.CaptureFixture[str]) -> None:
+        self._captured, self._text = captured, ""
+
+    def until(self, words: str, command: Future[int]) -> str:
+        """Wait for words; return everything."""
+        deadline = time.monotonic() + 30
+        while words not in self.text():
+            assert time.monotonic() < deadline, f"{words} is not said: {self._text}"
+            assert not command.done(), f"it has ended with {command.result()}: {self._text}"
+            time.sleep(0.05)
+        return self._text
+
+    def text(self) -> str:
+        """Return everything."""
+        written = self._captured.readouterr()
+        self._text += written.err + written.out
+        return self._text
+
+
+def configured(folder: Path, broker: RunningBroker, database: str) -> str:
+    """Write a configuration and a source with rows; return the file's name."""
+    with closing(sqlite3.connect(folder / "app.db", isolation_level=None)) as application:
+        application.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT)")
+        application.execute("INSERT INTO orders VALUES (1, 'one'), (2, 'two')")
+    file = folder / "venus.toml"
+    file.write_text(
+        f'[source]\nurl = "sqlite:///{folder}/app.db"\n[targets.main]\nurl = "{database}"\n'
+        f'[broker]\naddress = "{broker.address}"\n'
+    )
+    assert run(["install-triggers", "-c", str(file)]) == 0
+    return str(file)
+
+
+@contextmanager
+def migrating(file: str, free: dict[str, int]) -> Iterator[Future[int]]:
+    """Run the command; in the end there is room, so that it ends whatever has failed."""
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield pool.submit(run, ["migrate", "-c", file])
+        finally:
+            free["bytes"] = 1 << 40
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Say how many bytes are free; look often."""
+    found = {"bytes": 1 << 40}
+    monkeypatch.setattr(Space, "free", lambda self: found["bytes"])
+    monkeypatch.setattr(waiting, "LOOK_S", 0.1)
+    return found
+
+
+@pytest.mark.usefixtures("no_venus_environment")
+def test_a_full_disk_is_named_while_it_lasts(
+    start_broker: StartBroker, tmp_path: Path, database: str, free: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    free["bytes"] = MIB // 2
+    broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE)
+    file, said = configured(tmp_path, broker, database), Said(capsys)
+    with migrating(file, free) as command:
+        told = said.until("goes on by itself", command)
+        data = tmp_path / "data"
+        full = f"waits: broker: too little free space: {data} has only 0 MiB free, 1 MiB are needed: "
+        assert full in " ".join(told.split())
+        assert "free some space there, and it goes on by itself" in " ".join(told.split())
+
+        free["bytes"] = 1 << 40
+        assert command.result(timeout=200) == 0
+    assert query(database, "SELECT count(*) FROM orders") == [(2,)]
+
+
+@pytest.mark.usefixtures("no_venus_environment")
+def test_a_degraded_lane_is_named_while_it_lasts(
+    start_broker: StartBroker, tmp_path: Path, database: str, free: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    free["bytes"] = 3 * MIB // 2  # writes are taken, and space is short
+    broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE.model_copy(update={"sustain_s": 0.1}))
+    wait_for(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
+    file, said = configured(tmp_path, broker, database), Said(capsys)
+    with migrating(file, free) as command:
+        told = said.until("well below the limit it is served fully again by itself", command)
+        assert "waits: broker: lane 3 (full data) is degraded since" in told
+        assert f"free some space at {tmp_path / 'data'}" in " ".join(told.split())
+
+        free["bytes"] = 1 << 40
+        assert command.result(timeout=200) == 0
+    assert query(database, "SELECT count(*) FROM orders") == [(2,)]

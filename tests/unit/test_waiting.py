@@ -1,0 +1,108 @@
+"""What `venus migrate` says that it waits for: what holds up its own work, once, and that it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from venus.cli import load
+from venus.cli.output import Output
+from venus.cli.overview import BrokerView
+from venus.cli.secrets import Redactor
+from venus.cli.waiting import (
+    REPEAT_S,
+    Waits,
+    fill_held_up_by,
+    load_held_up_by,
+    watched_fill_held_up_by,
+)
+from venus.config import Settings
+
+FULL = "too little free space: /data has only 3 MiB free, 512 MiB are needed: writes are refused and capture waits"
+LANE = "lane {} (x) is degraded since 2026-11-22 12:00:00 UTC: memory is at 95 %, the limit is 92 %; free memory"
+LOCKED = "source: main.orders is WAITING (for a lock of session 7)"
+BROKER = BrokerView(known=True, producer="host:1")
+
+Judge = Callable[[BrokerView], list[str]]
+
+
+@pytest.mark.parametrize(
+    ("judge", "alarms", "said"),
+    [
+        (fill_held_up_by, (FULL,), [FULL]),
+        (fill_held_up_by, (LANE.format(4), LANE.format(3)), []),
+        (fill_held_up_by, (LANE.format(1),), [LANE.format(1)]),
+        (load_held_up_by, (LANE.format(4), LANE.format(3)), [LANE.format(3)]),
+        (load_held_up_by, ("main.orders has rows of version 3, whose columns no producer sent",), []),
+        (watched_fill_held_up_by, (FULL,), [FULL]),
+    ],
+)
+def test_what_holds_up_the_work_is_told_and_nothing_else(
+    judge: Judge, alarms: tuple[str, ...], said: list[str]
+) -> None:
+    assert judge(replace(BROKER, alarms=alarms)) == [f"broker: {alarm}" for alarm in said]
+
+
+def test_a_fill_that_somebody_else_makes_waits_for_him_and_for_what_he_reports() -> None:
+    assert watched_fill_held_up_by(BROKER) == []
+    assert watched_fill_held_up_by(replace(BROKER, reported={"": (LOCKED,), "main/a": ("x",)})) == [LOCKED]
+    (said,) = watched_fill_held_up_by(replace(BROKER, producer=""))
+    assert said.endswith("no upper adapter is connected; is `venus sync` running?")
+    assert fill_held_up_by(replace(BROKER, producer="")) == []
+
+
+@pytest.mark.parametrize("judge", [fill_held_up_by, load_held_up_by, watched_fill_held_up_by])
+def test_a_broker_that_is_away_is_all_that_is_known(judge: Judge) -> None:
+    assert judge(BrokerView(error="broker b:1 cannot be reached")) == ["broker: b:1 cannot be reached"]
+
+
+def test_a_wait_is_said_once_now_and_then_and_when_it_is_over() -> None:
+    now, said = [0.0], list[str]()
+    waits = Waits(said.append, lambda: now[0])
+
+    waits.found([])
+    waits.found([f"broker: {FULL}"])
+    waits.found([f"broker: {FULL.replace('only 3', 'only 2')}"])
+    assert said == [f"waits: broker: {FULL}"], "other figures are no news"
+    waits.found([f"broker: {FULL}", LOCKED])
+    assert said[1:] == [f"waits: {LOCKED}"]
+    now[0] = REPEAT_S
+    waits.found([f"broker: {FULL}"])
+    waits.found([])
+    waits.found([])
+    assert said[2:] == [f"waits: broker: {FULL}", "goes on: nothing is waited for any more"]
+
+
+def test_a_fill_is_not_waited_for_where_only_an_operator_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that has missed changes before it was ever read was waited for without an end."""
+
+    def table(name: str, state: str, *, is_read: bool) -> SimpleNamespace:
+        fill = SimpleNamespace(rows_done=7, rows_estimate=9)
+        return SimpleNamespace(schema=SimpleNamespace(qualified=name), state=state, is_read=is_read, fill=fill)
+
+    class Source:
+        looks = 0
+
+        def __enter__(self) -> Source:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def registered(self) -> list[Any]:
+            self.looks += 1
+            assert self.looks < 3, "it waits"
+            return [
+                table("a", "ACTIVE", is_read=self.looks > 1), table("b", "RESYNC", is_read=False),
+                table("c", "PAUSED", is_read=False),
+            ]  # fmt: skip
+
+    source = Source()
+    monkeypatch.setattr("venus.cli.install.opened_source", lambda _: source)
+    monkeypatch.setattr(load, "POLL_S", 0.0)
+    with Output(json=True, redactor=Redactor()).progress("reading") as steps:
+        assert load.wait_for_fill(cast("Settings", None), steps) == {"a": 7, "b": 7, "c": 7}
+    assert source.looks == 2

@@ -1,0 +1,102 @@
+"""What a command that takes hours waits for, said while it lasts: the same sentences as `venus status`.
+
+A fill waits for room on the broker's disk and for whoever captures; a load waits for the broker's full data. The
+command itself hears of neither: it is only not answered.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from venus.alarm_rules import recognised
+from venus.cli.overview import broker_problems, nobody_captures
+from venus.flow.lanes import Lane
+
+if TYPE_CHECKING:
+    from venus.cli.overview import BrokerView
+    from venus.config import Settings
+
+#: How often it is looked for, and how often it is said again.
+LOOK_S = 5.0
+REPEAT_S = 300.0
+#: Kinds of alarms that hold up whatever the broker does for this command.
+_HOLDING = ("disk_space", "store_failed", "no_leader", "not_writable", "full_data_behind")
+
+
+def load_held_up_by(broker: BrokerView) -> list[str]:
+    """Return what holds up a load, in the words of `venus status`."""
+    return _held_up_by(broker, Lane.FULL_DATA)
+
+
+def fill_held_up_by(broker: BrokerView) -> list[str]:
+    """Return what holds up a first fill that this process makes."""
+    return _held_up_by(broker, Lane.HALVES)
+
+
+def watched_fill_held_up_by(broker: BrokerView) -> list[str]:
+    """Return what holds up a first fill that another process makes."""
+    found = fill_held_up_by(broker)
+    if not broker.error and not broker.producer:
+        found.append(nobody_captures(broker))
+    return found + list(broker.reported.get("", ()))
+
+
+def _held_up_by(broker: BrokerView, lane: Lane) -> list[str]:
+    found = []
+    for problem in broker_problems(broker):
+        rule, subject = recognised(problem.removeprefix("broker: "))
+        is_lane = rule.name == "lane_degraded" and subject == str(lane.value)
+        if broker.error or is_lane or rule.name in _HOLDING:
+            found.append(problem)
+    return found
+
+
+class Waits:
+    """Says what is waited for: when that changes, now and then while it stays, and when it is over."""
+
+    def __init__(self, say: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._monotonic = monotonic
+        self._said: dict[tuple[str, str], float] = {}
+
+    def found(self, sentences: Sequence[str]) -> None:
+        """Take what stands now; a sentence whose figures have changed is not said for that."""
+        now, standing = self._monotonic(), {_key(text): text for text in sentences}
+        for key, text in standing.items():
+            if now >= self._said.get(key, float("-inf")) + REPEAT_S:
+                self._said[key] = now
+                self._say(f"waits: {text}")
+        if self._said and not standing:
+            self._say("goes on: nothing is waited for any more")
+        self._said = {key: at for key, at in self._said.items() if key in standing}
+
+
+def _key(text: str) -> tuple[str, str]:
+    rule, subject = recognised(text.removeprefix("broker: "))
+    return rule.name, subject
+
+
+@contextmanager
+def waits_told(
+    settings: Settings, say: Callable[[str], None], judge: Callable[[BrokerView], list[str]]
+) -> Iterator[None]:
+    """While the block runs, look at the broker and say what holds the work up."""
+    from venus.cli.probes import look_at_broker
+
+    ended, waits = threading.Event(), Waits(say)
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            found = judge(look_at_broker(settings))
+            if not ended.is_set():
+                waits.found(found)
+
+    threading.Thread(target=look, name="venus-waits", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
