@@ -131,6 +131,28 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place
         assert seen.complaints == []
 
 
+def test_nothing_is_green_while_somebody_is_away_though_that_is_no_alarm_yet(place: Place, browser: Browser) -> None:
+    with opened(browser, place.url) as seen:
+        verdict = seen.page.locator(".verdict.is-warn [role=status]")
+        seen.page.wait_for_selector(".verdict.is-good")
+        place.producer.close()
+        verdict.filter(has_text=f"Nobody captures {BUSINESS}").wait_for()
+        place.target.close()
+        verdict.filter(has_text=f"Nobody captures {BUSINESS}, target eu is away").wait_for()
+        assert seen.alarms() == []
+        assert seen.complaints == []
+
+
+def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: Place, browser: Browser) -> None:
+    out = TableCondition(table_id=1, name="shop.items", state="RELEASED", reason="taken out by an operator")
+    place.producer.report(AdapterCondition.of([out]))
+    with opened(browser, place.url) as seen:
+        said = seen.page.locator("table[aria-label=Tables] td .soft")
+        said.filter(has_text="not captured any more at source: taken out by an operator").wait_for()
+        seen.page.wait_for_selector(".verdict.is-good")
+        assert seen.complaints == []
+
+
 def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(place: Place, browser: Browser) -> None:
     place.more_tables(35)
     place.follow()

@@ -5,6 +5,8 @@ import { age, ago, bytes, el, num, rate, sheet, span } from "./show.js";
 
 // States in which a table moves by itself; a state without an entry needs somebody.
 const MOVES = {ACTIVE: "follows", CATCHUP: "catches up", LOADING: "is loaded", RESYNCING: "is resynced"};
+// What somebody wanted so, and what may be over in a moment: for the second there is an alarm once it lasts.
+const WANTED = {RELEASED: "not captured any more"}, PASSING = {RELEASING: "is taken out of capture", WAITING: "waits"};
 // With more tables than this that follow, their list is folded: the rest of the page would be far below it.
 const CALM_SHOWN = 30;
 const short = (group, business) => group.startsWith(business + "/") ? group.slice(business.length + 1) : group;
@@ -15,6 +17,11 @@ function hop(title, state, tone, rows) {
     el("dl", null, rows.filter(row => row).flatMap(([name, value, of]) => [el("dt", null, name), el("dd", {class: of}, value)])));
 }
 export const ledElsewhere = b => b.replication && !b.replication.mode;
+// Who is away and should not be. A restart is no alarm, and no reason for green either.
+export const awayFrom = b => ledElsewhere(b) ? [] : [
+  ...b.producer || b.mirror ? [] : ["nobody captures " + b.business],
+  ...b.consumers.filter(c => !c.connected && !(c.reported && c.reported.report.paused))
+    .map(c => isSet(c) ? `set ${setName(c)} does not pull ${b.business}` : `target ${short(c.group, b.business)} is away`)];
 const last = values => values && values.length ? values[values.length - 1] : null;
 
 export class Business {
@@ -120,10 +127,11 @@ export class Business {
       return [el("span", {class: nobody ? "soft" : "good"}, nobody ? "not reported yet" : "follows"), nobody ? 1 : 0];
     }
     const calm = t => t.state === "ACTIVE" && !Number(t.quarantined);
-    const bad = said.some(([, t]) => !MOVES[t.state] || Number(t.quarantined));
-    const kind = t => calm(t) ? "good" : MOVES[t.state] && !Number(t.quarantined) ? "warn" : "bad";
+    const word = t => MOVES[t.state] || WANTED[t.state] || PASSING[t.state];
+    const bad = said.some(([, t]) => !word(t) || Number(t.quarantined));
+    const kind = t => calm(t) ? "good" : !word(t) || Number(t.quarantined) ? "bad" : WANTED[t.state] ? "soft" : "warn";
     return [el("div", null, said.map(([place, t, old]) => el("div", {class: kind(t)},
-      (MOVES[t.state] || t.state) + " at " + place + (Number(t.quarantined) ? ", " + num(t.quarantined) + " rows in quarantine" : "") + old +
+      (word(t) || t.state) + " at " + place + (Number(t.quarantined) ? ", " + num(t.quarantined) + " rows in quarantine" : "") + old +
       (t.reason ? ": " + t.reason : "") + (t.rows ? "; it gets " + t.rows : "")))), bad ? 3 : said.every(([, t]) => calm(t)) ? 0 : 2];
   }
   tables() {

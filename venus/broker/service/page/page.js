@@ -1,5 +1,5 @@
 // The page of one broker: what is wrong first, then each business. Reads status.json every 2 s and history.json every 10 s.
-import { Business, ledElsewhere } from "./business.js";
+import { awayFrom, Business, ledElsewhere } from "./business.js";
 import { chart } from "./charts.js";
 import { isSet, network } from "./network.js";
 import { ago, bytes, clock, el, num, patchChildren, setClock, sheet, span } from "./show.js";
@@ -31,6 +31,12 @@ function verdict(s, raised) {
   if (away.length) {
     return el("div", {class: "verdict is-warn"}, el("span", {role: "status"}, (away.length === 1 ? "Broker " : "Brokers ") + away.join(", ") + " gone"),
       el("small", null, "see the alarms on the page of the leader: " + leaders(s.businesses)));
+  }
+  const missed = s.businesses.flatMap(awayFrom);
+  if (missed.length) {
+    const said = missed.join(", ");
+    return el("div", {class: "verdict is-warn"}, el("span", {role: "status"}, said[0].toUpperCase() + said.slice(1)),
+      el("small", null, "no alarm yet, it may be a restart; if it lasts, an alarm says what to do"));
   }
   if (led.length) {
     return el("div", {class: "verdict is-good"}, el("span", {role: "status"}, "Nothing needs you at this broker"),
