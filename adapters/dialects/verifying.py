@@ -16,7 +16,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Protocol, cast
 
-from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.adapters.dialects.registry import dialect_of
 from venus.codec.changes import TableChanges
 from venus.config import Settings
@@ -67,6 +67,18 @@ class Subject:
     where: str = ""  # a condition in SQL that both databases understand
     digest: str = "md5"  # or sha256
     predicate: str = ""  # which of its rows the target gets; empty = every row
+
+
+class AnotherTable(SchemaChanged):
+    """What the source has under a table's name is not what is captured, if it has anything there at all."""
+
+    @classmethod
+    def instead_of(cls, subject: Subject) -> AnotherTable:
+        """Return the error that names the table."""
+        return cls(
+            f"{subject.schema.qualified} is not at the source as it is captured: it was altered, dropped or renamed; "
+            "`venus status` says what to do once `venus sync` has seen it"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

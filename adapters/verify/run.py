@@ -26,7 +26,7 @@ from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.options import LEGS, Chosen, Options, Report, RunnerFor, VerificationFailed
 from venus.adapters.verify.table import Comparison
 from venus.adapters.verify.tasks import Ends, Place, close_opened
-from venus.conditions import RELEASED, RELEASING
+from venus.conditions import GONE, RELEASED, RELEASING, gone_way_out
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
@@ -173,6 +173,8 @@ class _Run:
             obstacle = "the broker set here does not mirror it any more: add it to a label, or drop it at the target"
         elif registered is not None and known is None:
             obstacle = "it is not captured at the source any more"
+        elif known and known.reason.startswith(GONE):
+            obstacle = f"it is not at the source any more: {gone_way_out(schema.qualified)}"
         elif at_target is not None and loaded is None:
             obstacle = "the target does not have it yet: it comes with its first change"
         elif known and loaded and loaded.schema.version != known.schema.version:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.verifying import Reader, Slice
+from venus.adapters.dialects.verifying import AnotherTable, Reader, Slice
 from venus.adapters.running import LocalRunner
 from venus.adapters.verify.calibration import disagreement, fitting_rows
 from venus.adapters.verify.findings import TableResult, Undecided
@@ -91,8 +91,9 @@ class Comparison:
                     f"{result.table}: --where {self._options.where!r}: {error}",
                     hint="it must be true or false at both databases; name the tables that it fits with --table",
                 ) from error
-            just = "it has just changed: " if isinstance(error, SchemaChanged) else ""
-            result.undecided.append(Undecided(table=result.table, key={}, reason=f"{just}{error}"))
+            is_meanwhile = isinstance(error, SchemaChanged) and not isinstance(error, AnotherTable)
+            reason = f"it has just changed: {error}" if is_meanwhile else str(error)
+            result.undecided.append(Undecided(table=result.table, key={}, reason=reason))
         else:
             result.differences = list(settled.differences.values())
             result.undecided = undecided_rows(self._subject, settled.undecided)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 
-from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.captured import Captured, load
@@ -21,7 +21,18 @@ from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared, read_as
 from venus.adapters.dialects.mysql.values import DoesNotFit
 from venus.adapters.dialects.slicing import range_condition, where_of
-from venus.adapters.dialects.verifying import HEX_DIGITS, NULL, SEPARATOR, Buckets, Key, Slice, Style, Subject, style_of
+from venus.adapters.dialects.verifying import (
+    HEX_DIGITS,
+    NULL,
+    SEPARATOR,
+    AnotherTable,
+    Buckets,
+    Key,
+    Slice,
+    Style,
+    Subject,
+    style_of,
+)
 from venus.codec.changes import TableChanges
 from venus.config import Settings
 from venus.errors import SourceError
@@ -114,7 +125,7 @@ class MysqlReader:
             self.tables()
         captured = self._captured.get(subject.schema.table_id)
         if captured is None or captured.access is None or captured.schema.version != subject.schema.version:
-            raise SchemaChanged(f"{subject.schema.qualified} is not what the registry says, or has just changed")
+            raise AnotherTable.instead_of(subject)
         return captured, captured.access
 
     # -- what there is -------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
-from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.forms import key_forms
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.oracle import registry
@@ -27,7 +27,7 @@ from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.tables import Reading
 from venus.adapters.dialects.oracle.values import texts
 from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
-from venus.adapters.dialects.verifying import Key, Slice, Style, Subject, style_of
+from venus.adapters.dialects.verifying import AnotherTable, Key, Slice, Style, Subject, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.schema import fingerprint
 from venus.config import Settings
@@ -80,7 +80,7 @@ class OracleReader(ReadsRows):
         access = self._accesses.get(table_id)
         if access is None or access.layout.schema.version != subject.schema.version:
             self._accesses.clear()
-            raise SchemaChanged(f"{subject.schema.qualified} is not what the registry says, or has just changed")
+            raise AnotherTable.instead_of(subject)
         return access
 
     def _read_dictionary(self) -> dict[int, Access]:

@@ -13,14 +13,25 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.postgresql import names, registry
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.names import literal, log_keys, log_table
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.slicing import range_condition, where_of
-from venus.adapters.dialects.verifying import HEX_DIGITS, NULL, SEPARATOR, Buckets, Key, Slice, Style, Subject, style_of
+from venus.adapters.dialects.verifying import (
+    HEX_DIGITS,
+    NULL,
+    SEPARATOR,
+    AnotherTable,
+    Buckets,
+    Key,
+    Slice,
+    Style,
+    Subject,
+    style_of,
+)
 from venus.codec.changes import TableChanges
 from venus.codec.copytext import from_copy
 from venus.codec.layout import Layout
@@ -254,7 +265,7 @@ class PostgresSourceReader(PostgresReader):
             or not captured.usable
             or captured.schema.version != subject.schema.version
         ):
-            raise SchemaChanged(f"{subject.schema.qualified} is not what the registry says, or has just changed")
+            raise AnotherTable.instead_of(subject)
         table = captured.table
         return Names(
             relation=table.from_sql,

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
 
-from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
 from venus.adapters.dialects.sqlite import registry
@@ -25,7 +25,7 @@ from venus.adapters.dialects.sqlite.reading import Access, Row, access_to, secti
 from venus.adapters.dialects.sqlite.refresh import compare, objects
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.triggers import log_columns, log_table
-from venus.adapters.dialects.verifying import Key, Slice, Subject
+from venus.adapters.dialects.verifying import AnotherTable, Key, Slice, Subject
 from venus.codec.changes import TableChanges
 from venus.config import Settings
 from venus.errors import SourceError
@@ -77,7 +77,7 @@ class SqliteReader(ReadsRows):
         access = self._accesses.get(table_id)
         if access is None or access.layout.schema.version != subject.schema.version:
             self._accesses.clear()
-            raise SchemaChanged(f"{subject.schema.qualified} is not what the registry says, or has just changed")
+            raise AnotherTable.instead_of(subject)
         return access
 
     # -- what there is -------------------------------------------------------------------------------------------
