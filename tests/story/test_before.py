@@ -101,6 +101,7 @@ def test_a_url_that_the_target_rejects_is_named_by_line(pipeline: Pipeline, data
 
     assert ": targets.main.url: target postgresql://nobody_here:***@" in refused.err
     assert refused.err.startswith("venus: venus.toml:")
+    assert refused.err.splitlines()[1] == "  Check url in [targets.main]."
     assert PASSWORD not in refused.err
 
 

@@ -73,17 +73,26 @@ def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int
 
 def url_place(message: str, invocation: Invocation) -> str:
     """Return `venus.toml:3: source.url: ` of the database that a message is about, as far as it can be told."""
-    if not message.startswith(("source ", "target ")):
+    if message.startswith("source "):
+        return option_place("source.url", invocation)
+    if not message.startswith("target "):
         return ""  # perhaps of the configuration itself, which is then not to be had
-    urls = {"source.url": invocation.settings.source.url}
-    urls |= {f"targets.{name}.url": target.url for name, target in invocation.settings.targets.items()}
-    for key, url in urls.items():
-        bare = masked(url.get_secret_value()).partition("://")[2].partition("?")[0]
-        if bare and bare in message and message.startswith(key.partition(".")[0].rstrip("s")):
-            file = invocation.file
-            line = line_of(file.read_text(), key.split(".")) if file is not None else 0
-            return f"{file}:{line}: {key}: " if line else f"{key}: "
+    for name, target in invocation.settings.targets.items():
+        bare = masked(target.url.get_secret_value()).partition("://")[2].partition("?")[0]
+        if bare and bare in message:
+            return option_place(f"targets.{name}.url", invocation)
     return ""
+
+
+def option_place(key: str, invocation: Invocation) -> str:
+    """Return `venus.toml:3: source.url: `, or the variable of the environment that overrides the file."""
+    from venus.config.settings import variable_of
+
+    if variable := variable_of(key.split(".")):
+        return f"environment: {variable}: "
+    file = invocation.file
+    line = line_of(file.read_text(encoding="utf-8"), key.split(".")) if file is not None else 0
+    return f"{file}:{line}: {key}: " if line else f"{key}: "
 
 
 def one_line(text: str) -> str:

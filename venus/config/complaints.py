@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from venus.config.sections import options
-from venus.config.settings import PREFIX, env_name
+from venus.config.settings import variable_of
 from venus.errors import ConfigError
 from venus.suggest import nearest
 from venus.toml_lines import line_of
@@ -32,8 +31,7 @@ def explained(error: ValidationError, file: Path | None, text: str) -> ConfigErr
     first, *others = error.errors(include_url=False)
     path = [str(part) for part in first["loc"] if part != "[key]"]  # a name that is wrong itself
     dotted = ".".join(path)
-    variable = PREFIX + "__".join(env_name(part).upper() for part in path)
-    if variable in {name.upper() for name in os.environ}:
+    if variable := variable_of(path):
         where = f"environment: {variable}"
     else:
         line = line_of(text, path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -116,16 +118,34 @@ def env_name(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
+def variable_of(path: Sequence[str]) -> str:
+    """Return the variable of the environment that sets an option; empty = there is none."""
+    wanted = PREFIX + "__".join(env_name(part).upper() for part in path)
+    return next((name for name in os.environ if name.upper() == wanted), "")
+
+
 def require_source(settings: Settings) -> str:
     """Return the source's URL, or say that there is none."""
     if url := settings.source.url.get_secret_value():
         return url
+    _refuse_empty("source.url")
     raise ConfigError("no source: [source] url is not set", hint="set it in venus.toml or VENUS_SOURCE__URL")
+
+
+def _refuse_empty(option: str) -> None:
+    """Raise ConfigError if the environment has taken an option's value away: the file is not to blame."""
+    if variable := variable_of(option.split(".")):
+        raise ConfigError(
+            f"environment: {variable} is empty, and overrides {option} of the file",
+            hint=f"unset {variable}, or set it to the URL",
+        )
 
 
 def require_target(settings: Settings, name: str) -> Target:
     """Return the target of that name, or name the ones there are."""
     if target := settings.targets.get(name):
+        if not target.url.get_secret_value():
+            _refuse_empty(f"targets.{name}.url")
         return target
     if not settings.targets:
         raise ConfigError(f"no target named {name!r}: there is no [targets.NAME] section", hint=f"add [targets.{name}]")

@@ -21,7 +21,7 @@ from pymysql.cursors import SSCursor
 from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.errors import ConfigError, DatabaseUnavailable, SourceError
+from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 Row = tuple[Any, ...]
 
@@ -35,6 +35,19 @@ _DENIED = {
     ER.COLUMNACCESS_DENIED_ERROR,
     ER.DBACCESS_DENIED_ERROR,
     ER.SPECIFIC_ACCESS_DENIED_ERROR,
+}
+#: The server is there, and does not let this user in: another user, password (1698: another way of proving himself)
+#: or database may help, or the user's being let in from this host, unlocked (3118, 4151), or given
+#: another password (1862).
+_REJECTED = {
+    ER.ACCESS_DENIED_ERROR,
+    ER.DBACCESS_DENIED_ERROR,
+    ER.BAD_DB_ERROR,
+    ER.HOST_NOT_PRIVILEGED,
+    1698,
+    1862,
+    3118,
+    4151,
 }
 #: What a server that is another one's replica, or about to become one, says to whoever writes.
 _READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
@@ -110,7 +123,7 @@ class Address:
 
 
 def address_of(url: str) -> Address:
-    """Read a URL `mysql+pymysql://user:password@host/database`. Nothing of it but host and database is ever shown."""
+    """Read a URL `mysql+pymysql://user:password@host/database`. Only host, port and database are ever shown."""
     parsed = sa.make_url(url)
     if parsed.drivername not in ("mysql+pymysql", "mariadb+pymysql", "mysql", "mariadb"):
         raise ConfigError("[source] url: unknown driver", hint="write mysql+pymysql:// or mariadb+pymysql://")
@@ -126,7 +139,7 @@ def address_of(url: str) -> Address:
         _option(name, str(value), arguments, options, tls)
     if tls:
         arguments["ssl"] = tls
-    place = f"{parsed.host or 'localhost'}/{parsed.database}"
+    place = f"{parsed.host or 'localhost'}{f':{parsed.port}' if parsed.port else ''}/{parsed.database}"
     return Address(place, parsed.database, arguments, Options(**options))
 
 
@@ -169,9 +182,7 @@ class Connection:
                     connect_timeout=self.options.connect_timeout_s, **self.address.arguments,
                 )  # fmt: skip
             except pymysql.Error as error:
-                raise DatabaseUnavailable(
-                    f"source {self.place} cannot be reached: {_said(error)}", hint="check [source] url"
-                ) from error
+                raise self._unreachable(error) from error
             except OSError as error:  # of a file of ours, which the driver reads before it connects
                 names = ", ".join(_TLS)
                 raise ConfigError(
@@ -289,7 +300,7 @@ class Connection:
                 init_command=f"SET lock_wait_timeout = {self.options.lock_timeout_s}", **arguments,
             )  # fmt: skip
         except pymysql.Error as error:
-            raise DatabaseUnavailable(f"source {self.place} cannot be reached: {_said(error)}") from error
+            raise self._unreachable(error) from error
         engine = sa.create_engine("mysql+pymysql://", creator=lambda: raw, poolclass=StaticPool)
         try:
             with engine.connect() as connection:
@@ -300,6 +311,10 @@ class Connection:
             engine.dispose()
             with suppress(pymysql.Error):
                 raw.close()
+
+    def _unreachable(self, error: pymysql.Error) -> DatabaseUnavailable:
+        kind = LoginRefused if error.args and error.args[0] in _REJECTED else DatabaseUnavailable
+        return kind(f"source {self.place} cannot be reached: {_said(error)}", hint="check [source] url")
 
     def _sorted(self, error: Exception) -> SourceError | DatabaseUnavailable:
         if isinstance(error, UnicodeDecodeError):

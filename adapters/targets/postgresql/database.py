@@ -100,7 +100,7 @@ class PostgresTarget(Configured):
 
     def connect(self, purpose: str = "apply") -> Session:
         """Open a session."""
-        return Session(self.url, application=f"venus {purpose} {self.group}")
+        return Session(self.url, application=f"venus {purpose} {self.group}", target=self.name)
 
     def install(self) -> list[str]:
         """Create or upgrade VENUS's own tables; return the statements run."""

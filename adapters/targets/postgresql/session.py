@@ -78,9 +78,10 @@ class Superseded(TargetError):
 class Session:
     """A connection in autocommit mode, used by one thread, and by what that one has done `behind` it."""
 
-    def __init__(self, url: str | SecretStr, *, application: str) -> None:
+    def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
         text = url if isinstance(url, str) else url.get_secret_value()
         parsed = sa.make_url(text).set(drivername="postgresql")
+        self._option = f"url in [targets.{target}]"
         self.place = parsed.set(query={}).render_as_string(hide_password=True)
         dsn = parsed.render_as_string(hide_password=False)
         try:
@@ -88,7 +89,7 @@ class Session:
         except psycopg2.Error as error:
             text = f"target {self.place} cannot be reached: {_first_line(error)}"
             kind = LoginRefused if _REJECTED.search(text) else DatabaseUnavailable
-            raise kind(text, hint="check url in [targets.NAME]") from error
+            raise kind(text, hint=f"check {self._option}") from error
         self._cursor = self._connection.cursor()
         self._behind = Behind("venus-target")
         #: Since when a statement runs, for whoever looks from another thread.
@@ -97,7 +98,7 @@ class Session:
         self.prepared: set[str] = set()
         always = "; ".join(statement("session", block) for block in ("settings", "transactions", "durable"))
         self.run(f"{always}; {_NO_LIMITS}; {_GONE}")
-        refuse_shared_sessions(self._connection, f"target {self.place}", "[targets.NAME] url")
+        refuse_shared_sessions(self._connection, f"target {self.place}", self._option)
 
     def be_durable(self) -> None:
         """Have COMMIT return when it is on disk, as at first: the broker may forget what is acknowledged behind it."""
@@ -207,7 +208,7 @@ class Session:
         if state == SUPERSEDED:
             return Superseded(_first_line(error))
         if self.closed or not state or state.startswith(_TRANSIENT):
-            advice = f"; {WRITABLE.format('[targets.NAME] url')}" if state == READ_ONLY else server_hint(error)
+            advice = f"; {WRITABLE.format(self._option)}" if state == READ_ONLY else server_hint(error)
             return DatabaseUnavailable(f"target {self.place}: {_first_line(error)} {state}".rstrip() + advice)
         if state.startswith(_DATA_CLASSES):
             table = (error.diag.schema_name or "", error.diag.table_name or "")

@@ -96,7 +96,8 @@ def load_split(task: SplitTask) -> SplitResult:
 def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
     """Load several splits of a load, each in a transaction of its own, over one connection to either end."""
     first = tasks[0]
-    session = Session(first.url, application=application_of(first.load_id, first.split_no))
+    name = first.group.removeprefix(f"{first.business}/")
+    session = Session(first.url, application=application_of(first.load_id, first.split_no), target=name)
     try:
         may_be_replica(session)
         session.run("SET venus.apply = 'on'")

@@ -103,7 +103,8 @@ def stage_range(task: StageTask) -> StageReceipt:
                     gathered.take(piece_of(increment))
             if gathered.unusual:
                 return StageReceipt(start=task.start, end=task.end, unusual=gathered.unusual)
-    session = Session(task.url, application=f"venus stage {task.group}")
+    name = task.group.removeprefix(f"{task.business}/")
+    session = Session(task.url, application=f"venus stage {task.group}", target=name)
     try:
         return gathered.laid_down(session)
     finally:

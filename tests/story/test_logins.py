@@ -1,0 +1,98 @@
+"""A server that is there and lets nobody in by this URL: the line or the variable is named, and it is exit code 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg2
+import pytest
+import sqlalchemy
+
+from tests.support.mariadb import MariaServer
+from tests.support.pipeline import PASSWORD, Pipeline
+from tests.support.postgres import Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+ROLE = "story_locked"
+RIGHT = "the right one"
+
+
+@pytest.fixture
+def locked(postgres_server: Server) -> Iterator[Server]:
+    """Have the server ask one role for its password."""
+    file = Path(postgres_server.pg.pgdata) / "pg_hba.conf"
+    text = file.read_text()
+    postgres_server.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{RIGHT}'")
+    file.write_text(f"local all {ROLE} scram-sha-256\n{text}")
+    postgres_server.execute("SELECT pg_reload_conf()")
+    yield postgres_server
+    file.write_text(text)
+    postgres_server.execute("SELECT pg_reload_conf()")
+    postgres_server.execute(f"DROP ROLE {ROLE}")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
+    made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={})
+    yield made
+    with suppress(psycopg2.Error):
+        made.targets = {}
+        made.configure()
+        made.close()
+
+
+def refused(pipeline: Pipeline, *command: str, environ: dict[str, str] | None = None) -> tuple[str, str]:
+    """Return the line and the hint."""
+    line, hint = pipeline.venus(*command, code=2, environ=environ).err.splitlines()
+    assert PASSWORD not in line
+    return line, hint.strip()
+
+
+def line_of(pipeline: Pipeline, url: str) -> int:
+    text = (pipeline.folder / "venus.toml").read_text()
+    return text[: text.index(url)].count("\n") + 1
+
+
+@pytest.mark.parametrize("place", ["source", "target"])
+def test_a_wrong_password_at_postgresql(pipeline: Pipeline, locked: Server, database: str, place: str) -> None:
+    url = locked.url(str(sqlalchemy.make_url(database).database), ROLE, PASSWORD)
+    if place == "source":
+        pipeline.source, key, command = url, "source.url", ["check"]
+    else:
+        pipeline.targets, key, command = {"main": url}, "targets.main.url", ["pause", "--target", "main"]
+    pipeline.configure()
+
+    line, hint = refused(pipeline, *command)
+
+    assert line.startswith(f"venus: venus.toml:{line_of(pipeline, url)}: {key}: {place} postgresql")
+    assert f'password authentication failed for user "{ROLE}"' in line
+    assert hint == ("Check [source] url." if place == "source" else "Check url in [targets.main].")
+    variable = f"VENUS_{key.upper().replace('.', '__')}"
+    line, _ = refused(pipeline, *command, environ={variable: url})
+    assert line.startswith(f"venus: environment: {variable}: {place} postgresql"), "the file is not to blame"
+
+
+@pytest.mark.parametrize(
+    ("user", "database", "says"),
+    [(ROLE, "", "Access denied for user"), ("root", "no_such_one", "Unknown database 'no_such_one'")],
+)
+def test_a_wrong_password_or_database_at_mariadb(
+    pipeline: Pipeline, mariadb_server: MariaServer, mariadb_database: str, user: str, database: str, says: str
+) -> None:
+    mariadb_server.execute(f"CREATE USER {ROLE}@'%' IDENTIFIED BY '{RIGHT}'")
+    try:
+        name = database or str(sqlalchemy.make_url(mariadb_database).database)
+        pipeline.source = mariadb_server.url(name, user, "" if user == "root" else PASSWORD)
+        pipeline.configure()
+
+        line, hint = refused(pipeline, "check")
+
+        place = f"source 127.0.0.1:{mariadb_server.port}/{name} cannot be reached: "
+        assert line.startswith(f"venus: venus.toml:{line_of(pipeline, pipeline.source)}: source.url: {place}")
+        assert says in line
+        assert hint == "Check [source] url."
+    finally:
+        mariadb_server.execute(f"DROP USER {ROLE}@'%'")
