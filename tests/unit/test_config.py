@@ -243,6 +243,27 @@ def test_bad_toml_is_named_with_its_line(text: str, line: int, tmp_path: Path) -
     assert refusal(file).startswith(f"{file}:{line}: not TOML: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ('[source]\nurl = "a\n[targets.main]\nurl = "b"\n', 2, "a quote is missing at the end of the line"),
+        ("[source]\nurl = 'a\n[targets.main]\n", 2, "a quote is opened here and not closed"),
+        ('[source]\nurl = """a\n[targets.main]\n', 2, "a quote is opened here and not closed"),
+        ("[targets.main]\n[apply]\n[targets.main]\n", 3, "section [targets.main] begins a second time here: put its"),
+        ("[source]\nurl = 'a'\nurl = 'b'\n", 3, "this is set already further up: keep one of the two"),
+        ("[source]\nurl = sqlite:///a\n", 2, "there is no value that TOML knows: a text stands in quotes"),
+        ("[broker]\nlisten '127.0.0.1:1'\n", 2, "an option is written NAME = VALUE"),
+        ("[broker\n", 1, "a section is written [NAME]"),
+        ('[broker]\ndata_dir = "c:\\dir"\n', 2, "a backslash is written twice, or the text stands in single quotes"),
+        ("[broker]\nlisten = 'a:1' http = 'a:2'\n", 2, "each option stands on a line of its own"),
+    ],
+)
+def test_bad_toml_is_said_in_the_words_of_the_file(text: str, line: int, says: str, tmp_path: Path) -> None:
+    file = write(tmp_path, text)
+
+    assert refusal(file).startswith(f"{file}:{line}: not TOML: {says}")
+
+
 def test_a_missing_file_is_named_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file") as caught:
         load(tmp_path / "none.toml")
@@ -254,8 +275,22 @@ def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "venus.toml"
     file.write_bytes(b"[source]\nurl = \xff\n")
 
-    assert "not UTF-8" in refusal(file)
+    assert refusal(file) == f"{file}:2: byte 0xff is not UTF-8, which TOML must be"
     assert "directory" in refusal(tmp_path)
+
+
+def test_a_file_that_one_may_not_read_is_named_with_who_may_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    file = write(tmp_path, "")
+    monkeypatch.setattr(Path, "read_text", refused)  # root may read everything
+    monkeypatch.setenv("LOGNAME", "shopkeeper")
+    with pytest.raises(ConfigError, match="user shopkeeper may not read it") as caught:
+        load(file)
+    assert caught.value.hint == "let shopkeeper read it, or run as its owner"
 
 
 @pytest.mark.parametrize(
@@ -304,6 +339,21 @@ def test_a_source_or_target_that_is_not_there_is_named() -> None:
         require_target(settings, "berln")
     with pytest.raises(ConfigError, match=r"no \[targets.NAME\] section"):
         require_target(Settings(), "main")
+
+
+@pytest.mark.parametrize("option", ["source.url", "targets.Site-b.url"])
+def test_a_variable_that_is_set_to_nothing_is_to_blame_and_not_the_file(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"VENUS_{option.upper().replace('.', '__').replace('-', '_')}"
+    monkeypatch.setenv(variable, "")
+    settings = load(write(tmp_path, '[source]\nurl = "sqlite:///a"\n[targets.Site-b]\nurl = "postgresql://h/d"\n'))
+
+    with pytest.raises(ConfigError) as caught:
+        require_source(settings) if option == "source.url" else require_target(settings, "Site-b")
+
+    assert str(caught.value) == f"environment: {variable} is empty, and overrides {option} of the file"
+    assert variable in caught.value.hint
 
 
 def test_a_misspelt_option_of_a_nested_section_is_named(tmp_path: Path) -> None:

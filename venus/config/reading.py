@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import tomllib
@@ -20,6 +21,18 @@ from venus.suggest import nearest
 DEFAULT_FILE = Path("venus.toml")
 #: Names of the environment that are no options: the test suite's own.
 RESERVED = ("VENUS_TEST_",)
+#: What the parser of TOML says, and what is meant.
+_WORDS = (
+    (r"Illegal character '\\n'", "a quote is missing at the end of the line"),
+    (r"Expected \"'\"|Unterminated string", "a quote is opened here and not closed"),
+    (r"Cannot declare (\(.*\)) twice", "section [{}] begins a second time here: put its options into one"),
+    (r"Cannot overwrite a value", "this is set already further up: keep one of the two"),
+    (r"Invalid value", "there is no value that TOML knows: a text stands in quotes, yes and no are true and false"),
+    (r"Expected '=' after a key in a key/value pair|Invalid statement", "an option is written NAME = VALUE"),
+    (r"Expected ']' at the end of a table declaration", "a section is written [NAME]"),
+    (r"Unescaped '.' in a string", "a backslash is written twice, or the text stands in single quotes"),
+    (r"Expected newline or end of document after a statement", "each option stands on a line of its own"),
+)
 
 
 def load(file: Path | None = None) -> Settings:
@@ -42,9 +55,16 @@ def _read(file: Path | None) -> str:
         hint = "copy venus.example.toml, or name another file with -c FILE"
         raise ConfigError(f"{file}: no such file", hint=hint) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: byte {error.start} is not UTF-8, which TOML must be") from None
+        line = error.object.count(b"\n", 0, error.start) + 1
+        why = f"{file}:{line}: byte 0x{error.object[error.start]:02x} is not UTF-8, which TOML must be"
+        raise ConfigError(why, hint="save the file as UTF-8") from None
+    except PermissionError:
+        user = getpass.getuser()
+        raise ConfigError(
+            f"{file}: user {user} may not read it", hint=f"let {user} read it, or run as its owner"
+        ) from None
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
+        raise ConfigError(f"{file}: {error.strerror}", hint="name a file with -c FILE") from None
 
 
 def _parse(file: Path | None, text: str) -> dict[str, Any]:
@@ -52,8 +72,24 @@ def _parse(file: Path | None, text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
-        what, line = (found[1], found[2]) if found else (str(error), None)
-        raise ConfigError(f"{file}:{line or len(text.splitlines())}: not TOML: {what}") from None
+        what, line = (found[1], int(found[2] or 0)) if found else (str(error), 0)
+        raise ConfigError(f"{file}:{line or _unfinished(what, text)}: not TOML: {_in_words(what)}") from None
+
+
+def _unfinished(what: str, text: str) -> int:
+    """Return the line where begins what the document ends in the middle of: a quote that is not closed, or its last."""
+    lines = text.splitlines()
+    quote = {'Expected "\'"': "'", "Unterminated string": '"'}.get(what, "")
+    return max((number for number, line in enumerate(lines, 1) if quote in line), default=1)
+
+
+def _in_words(what: str) -> str:
+    """Return what Python's parser says as somebody would say it who knows the file and not the parser."""
+    for pattern, words in _WORDS:
+        if found := re.fullmatch(pattern, what, re.DOTALL):
+            names = ".".join(re.findall(r"'([^']*)'", "".join(found.groups())))
+            return words.format(names)
+    return what
 
 
 def _check_environment(environ: Mapping[str, str]) -> None:
