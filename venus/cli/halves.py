@@ -116,7 +116,7 @@ def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
         named = ", ".join(map(str, undecided)) or "none"
         raise ConfigError(f"batch {batch} is not undecided", hint=f"undecided: {named}")
     if not yes:
-        where = f"SELECT * FROM venus.batch WHERE batch_no = {batch}"
+        where = f"SELECT * FROM venus_batch WHERE batch_no = {batch}, at PostgreSQL FROM venus.batch"
         raise Refused(
             f"{verdict.name} of batch {batch} cannot be undone",
             hint=f"look at the source first ({where}: a row = COMMIT, none = ROLLBACK), then repeat with --yes",
