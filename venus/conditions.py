@@ -87,6 +87,8 @@ class AdapterCondition:
     """What one adapter knows: its tables that are not ordinary."""
 
     paused: bool = False
+    #: When the target became the application's own, which nothing of VENUS's concerns since; empty = it follows.
+    cut_over: str = ""
     tables: tuple[TableCondition, ...] = ()
     #: Tables that do not follow either, and were too many to tell.
     left_out: int = 0
@@ -94,14 +96,18 @@ class AdapterCondition:
     quarantined: int = 0
 
     @classmethod
-    def of(cls, tables: Iterable[TableCondition], *, paused: bool = False, quarantined: int = 0) -> AdapterCondition:
+    def of(
+        cls, tables: Iterable[TableCondition], *, paused: bool = False, quarantined: int = 0, cut_over: str = ""
+    ) -> AdapterCondition:
         """Leave out what is ordinary; what needs somebody comes first."""
         told = sorted((t for t in tables if not t.ordinary), key=lambda t: (t.state in MOVING_STATES, t.name))
-        return cls(paused=paused, tables=tuple(told), quarantined=quarantined)
+        return cls(paused=paused, tables=tuple(told), quarantined=quarantined, cut_over=cut_over)
 
 
 def problems(condition: AdapterCondition, target: str = "") -> list[str]:
     """Return a sentence for each thing that needs somebody, with the way out; `target` empty = at the source."""
+    if condition.cut_over:
+        return []
     where, at = (f"target {target}", f" --target {target}") if target else ("source", "")
     found = [f"{where}: paused; `venus resume{at}` resumes it"] if condition.paused else []
     for table in condition.tables:

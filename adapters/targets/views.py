@@ -104,4 +104,5 @@ class TargetView:
             (*self.waiting, *tables),
             paused=self.paused,
             quarantined=self.open_quarantine,
+            cut_over=self.cut_over,
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psycopg2
 import pytest
@@ -132,8 +133,18 @@ def done(pipeline: Pipeline, target: str) -> None:
             command(settings, "main")
 
 
+def told(pipeline: Pipeline) -> Any:
+    """Return what the broker was told of the target, and what it says needs somebody."""
+    with urlopen(f"http://127.0.0.1:{pipeline.ports[1]}/status.json", timeout=30) as answer:
+        status = json.load(answer)
+    (consumer,) = status["businesses"][0]["consumers"]
+    return consumer.get("reported", {}).get("report", {}).get("cut_over"), [alarm["text"] for alarm in status["raised"]]
+
+
 def back(pipeline: Pipeline, target: str) -> None:
-    """See that late writes at the source are told of, and that the way back is open while nobody has written here."""
+    """See that the target is called cut over, late writes are told of, and nobody has written here: the way back."""
+    pipeline.until(lambda: told(pipeline)[0], "the broker to hear of the cut-over")
+    assert told(pipeline)[1] == []
     pipeline.until(lambda: any("1 change of" in p for p in pipeline.status()["problems"]), "the late write to be seen")
     assert query(target, "SELECT count(*) FROM orders") == [(2,)]
 
@@ -143,3 +154,4 @@ def back(pipeline: Pipeline, target: str) -> None:
     pipeline.ask("cutover", "--target", "main", "--undo")
     pipeline.caught_up("main")
     assert query(target, "SELECT count(*) FROM orders") == [(3,)]
+    assert told(pipeline) == ("", [])

@@ -49,6 +49,7 @@ LEVELS_MAX = 100
 REPORTED_TABLES_MAX = 256
 REPORTED_NAME_CHARS_MAX = 300
 REPORTED_REASON_CHARS_MAX = 500
+REPORTED_MOMENT_CHARS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "tables": Each(REPORTED_TABLES_MAX),
         "tables_left_out": _U32,
         "quarantined": _ANY,
+        "cut_over": Name(REPORTED_MOMENT_CHARS_MAX, may_be_empty=True),
     },
     "TableReport": {
         "table_id": _U32,

@@ -23,6 +23,7 @@ def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
     told = condition.tables[:TABLES_MAX]
     return broker_pb2.AdapterReport(
         paused=condition.paused,
+        cut_over=_line(condition.cut_over, limits.REPORTED_MOMENT_CHARS_MAX),
         quarantined=condition.quarantined,
         tables_left_out=condition.left_out + sum(not t.follows for t in condition.tables[TABLES_MAX:]),
         tables=[
@@ -43,6 +44,7 @@ def decode(report: broker_pb2.AdapterReport) -> AdapterCondition:
     """Return what a checked message says."""
     return AdapterCondition(
         paused=report.paused,
+        cut_over=report.cut_over,
         left_out=report.tables_left_out,
         quarantined=report.quarantined,
         tables=tuple(
@@ -59,6 +61,8 @@ def check(report: broker_pb2.AdapterReport) -> None:
     """Raise ProtocolError for a report that no adapter of ours would send."""
     if len(report.tables) > TABLES_MAX:
         raise ProtocolError(f"a report names {len(report.tables):,} tables, at most {TABLES_MAX} are taken")
+    if len(report.cut_over) > limits.REPORTED_MOMENT_CHARS_MAX or not report.cut_over.isprintable():
+        raise ProtocolError("a report has too long or an unreadable moment of a cut-over")
     for table in report.tables:
         if not 0 < len(table.name) <= NAME_CHARACTERS_MAX or max(map(len, _texts(table))) > REASON_CHARACTERS_MAX:
             raise ProtocolError(f"a report has no name or too long a text for table {table.table_id}")

@@ -297,12 +297,15 @@ class AdapterReport(_message.Message):
     TABLES_FIELD_NUMBER: _builtins.int
     TABLES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
+    CUT_OVER_FIELD_NUMBER: _builtins.int
     paused: _builtins.bool
     """the whole of it"""
     tables_left_out: _builtins.int
     """beyond the 256"""
     quarantined: _builtins.int
     """changes that wait in quarantine, of all tables"""
+    cut_over: _builtins.str
+    """when the target became the application's own; empty = it follows; at most 40 characters"""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableReport]:
         """a table that follows and has nothing in quarantine is left out"""
@@ -314,10 +317,11 @@ class AdapterReport(_message.Message):
         tables: _abc.Iterable[Global___TableReport] | None = ...,
         tables_left_out: _builtins.int = ...,
         quarantined: _builtins.int = ...,
+        cut_over: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["paused", b"paused", "quarantined", b"quarantined", "tables", b"tables", "tables_left_out", b"tables_left_out"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut_over", b"cut_over", "paused", b"paused", "quarantined", b"quarantined", "tables", b"tables", "tables_left_out", b"tables_left_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

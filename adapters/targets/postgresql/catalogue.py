@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from venus.adapters.targets.postgresql import cutmark
 from venus.adapters.targets.postgresql.database import ACTIVE, RESYNC, Position, PostgresTarget, TableState
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Session
@@ -36,6 +37,8 @@ class Catalogue:
     sweeps: dict[int, dict[str, int]]
     #: table -> how many of its changes wait in quarantine.
     quarantined: dict[int, int]
+    #: When the target became the application's own; empty = it follows.
+    cut_over: str = ""
     _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
     _predicates: dict[tuple[int, int, str], Predicate] = field(default_factory=dict)
 
@@ -58,12 +61,13 @@ class Catalogue:
 
     def condition(self) -> AdapterCondition:
         """Return what the broker is told of this target."""
-        return standing_of(
+        standing = standing_of(
             self.tables.values(),
             paused=self.position.paused,
             quarantined=self.quarantined,
             resyncing={table_id for table_id, purposes in self.sweeps.items() if RESYNC in purposes},
         )
+        return replace(standing, cut_over=self.cut_over)
 
     def kept(self, log_start: int = 0) -> int:
         """Return the offset below which no table needs anything any more; the queue starts at `log_start`.
@@ -178,6 +182,7 @@ def read(target: PostgresTarget, session: Session) -> Catalogue:
             skipped=skipped,
             sweeps=sweeps,
             quarantined=dict(target.own_rows(session, "open_by_table")),
+            cut_over=cutmark.moment(cutmark.read(target, session)) if position.paused else "",
         )
     finally:
         session.rollback()

@@ -36,11 +36,16 @@ def read(target: PostgresTarget, session: Session) -> Mark | None:
     )  # fmt: skip
 
 
+def moment(mark: Mark | None) -> str:
+    """Return when a target was cut over, as people read it; empty = it was not."""
+    return f"{mark.marked_at:%Y-%m-%d %H:%M:%S} UTC" if mark is not None else ""
+
+
 def refuse_if_cut_over(target: PostgresTarget, session: Session) -> None:
     """Raise Refused if the application writes here: what VENUS would do could undo its work."""
     mark = read(target, session)
     if mark is not None:
         raise Refused(
-            f"target {target.name} was cut over at {mark.marked_at:%Y-%m-%d %H:%M:%S} UTC: it is the application's own",
+            f"target {target.name} was cut over at {moment(mark)}: it is the application's own",
             hint=f"`venus cutover --target {target.name} --undo` takes that back, as long as nobody has written there",
         )

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from venus.adapters.targets.cutting import Mark
 from venus.adapters.targets.postgresql.control import Progress
+from venus.adapters.targets.postgresql.cutmark import moment
 from venus.adapters.targets.postgresql.database import Position, TableState
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.predicates.ranges import same
@@ -35,7 +36,7 @@ def _loaded(found: Progress, position: Position) -> TargetView:
         unaccounted_rows=found.unaccounted,
         constraints=found.constraints,
         note=position.note,
-        cut_over=f"{found.cut_over.marked_at:%Y-%m-%d %H:%M:%S} UTC" if found.cut_over else "",
+        cut_over=moment(found.cut_over),
         committed_at_cut=committed_at_cut(found.cut_over),
         waiting=found.waiting,
         tables=tuple(

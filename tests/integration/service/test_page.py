@@ -153,6 +153,22 @@ def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: Place, brow
         assert seen.complaints == []
 
 
+def test_a_target_that_was_cut_over_is_as_it_should_be(place: Place, browser: Browser) -> None:
+    place.target.report(AdapterCondition.of([], paused=True, cut_over="2026-11-25 19:27:48 UTC"))
+    with opened(browser, place.url) as seen:
+        hop = seen.page.locator(".hop.is-soft", has_text="cut over")
+        hop.wait_for()
+        assert "2026-11-25 19:27:48 UTC" in hop.inner_text()
+        seen.page.wait_for_selector(".verdict.is-good")
+        place.target.close()
+        place.more(1)
+        seen.page.get_by_text("captured; every target was cut over").wait_for()
+        seen.page.wait_for_selector(".verdict.is-good")
+        assert seen.page.locator(".verdict small").inner_text() == "1 business", "it is not behind"
+        assert seen.alarms() == []
+        assert seen.complaints == []
+
+
 def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(place: Place, browser: Browser) -> None:
     place.more_tables(35)
     place.follow()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from venus.alarm_rules import recognised
 from venus.broker.status.judging import Late, Now, judged, led_elsewhere
+from venus.conditions import AdapterCondition, TableCondition
+from venus.rpc.reports import check, decode, encode, reported_problems
 from venus.wire import broker_pb2
 
 NOW_US = 1_000_000_000_000
@@ -62,6 +64,20 @@ def test_who_was_paused_is_neither() -> None:
     entry.consumers[0].oldest_unacknowledged_us = 1
     entry.consumers[0].reported.report.paused = True
     assert rules(status) == []
+
+
+def test_a_target_that_was_cut_over_is_neither_away_nor_late_nor_paused() -> None:
+    status, entry = business()
+    consumer = entry.consumers[0]
+    consumer.connected, consumer.backlog_rows, consumer.oldest_unacknowledged_us = False, 1200, 1
+    halted = AdapterCondition.of(
+        [TableCondition(table_id=1, name="shop.items", state="HALTED")], paused=True, cut_over="2026-11-25 19:27:48 UTC"
+    )
+    consumer.reported.report.CopyFrom(encode(halted))
+    check(consumer.reported.report)
+    assert rules(status) == []
+    assert decode(consumer.reported.report) == halted
+    assert list(reported_problems(entry, NOW_US)) == []
 
 
 def test_another_broker_leads_and_speaks() -> None:

@@ -78,8 +78,8 @@ def _targets(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Itera
             )  # fmt: skip
             continue
         where = f"broker -> target {consumer.group.removeprefix(f'{entry.business}/')}"
-        if consumer.HasField("reported") and consumer.reported.report.paused:
-            continue  # that is an alarm of its own, and says why the rest is so
+        if consumer.HasField("reported") and (consumer.reported.report.paused or consumer.reported.report.cut_over):
+            continue  # the one is an alarm of its own, and says why the rest is so; the other is what was wanted
         if not consumer.connected:
             yield f"{where}: no under adapter is connected; is `venus sync` running?"
         late = now.age_s(consumer.oldest_unacknowledged_us) if consumer.oldest_unacknowledged_us else 0.0

@@ -16,6 +16,7 @@ function hop(title, state, tone, rows) {
     el("h3", null, title, el("span", {class: tone}, state)),
     el("dl", null, rows.filter(row => row).flatMap(([name, value, of]) => [el("dt", null, name), el("dd", {class: of}, value)])));
 }
+export const cutOver = c => c.reported ? c.reported.report.cut_over : "";
 export const ledElsewhere = b => b.replication && !b.replication.mode;
 // Who is away and should not be. A restart is no alarm, and no reason for green either.
 export const awayFrom = b => ledElsewhere(b) ? [] : [
@@ -99,6 +100,10 @@ export class Business {
     const paused = c.reported && c.reported.report.paused;
     const late = Number(c.backlog_rows) && Number(c.oldest_unacknowledged_us) ? age(c.oldest_unacknowledged_us) : 0;
     const concerns = alarm => alarm.hop === "target" && alarm.text.includes(`target ${name}:`);
+    if (cutOver(c)) {
+      return hop("Target " + name, ...this.judged(concerns, "cut over", "soft"), [
+        ["Since", cutOver(c)], ["Has", "offset " + num(c.acknowledged)], ["Kept for a way back", bytes(c.backlog_bytes)]]);
+    }
     const state = paused ? "paused" : c.connected ? (late > 5 ? span(late) + " behind" : "up to date") : "away for " + ago(c.updated_at_us);
     return hop("Target " + name, ...this.judged(concerns, state, c.connected && !paused && late <= 60 ? "good" : "warn"), [
       ["Rows out", rate(last(this.values("out_per_s", c.group)))],
@@ -123,8 +128,9 @@ export class Business {
       .filter(t => t.table_id === table.table_id)
       .map(t => [place, t, Number(reported.unknown_since_us) ? ", " + ago(reported.unknown_since_us) + " ago" : ""]) : []);
     if (!said.length) {
-      const nobody = places.every(([, reported]) => !reported);
-      return [el("span", {class: nobody ? "soft" : "good"}, nobody ? "not reported yet" : "follows"), nobody ? 1 : 0];
+      const nobody = places.every(([, reported]) => !reported), cut = this.b.consumers.length && this.b.consumers.every(cutOver);
+      const state = nobody ? "not reported yet" : cut ? "captured; every target was cut over" : "follows";
+      return [el("span", {class: nobody || cut ? "soft" : "good"}, state), nobody ? 1 : 0];
     }
     const calm = t => t.state === "ACTIVE" && !Number(t.quarantined);
     const word = t => MOVES[t.state] || WANTED[t.state] || PASSING[t.state];

@@ -1,5 +1,5 @@
 // The page of one broker: what is wrong first, then each business. Reads status.json every 2 s and history.json every 10 s.
-import { awayFrom, Business, ledElsewhere } from "./business.js";
+import { awayFrom, Business, cutOver, ledElsewhere } from "./business.js";
 import { chart } from "./charts.js";
 import { isSet, network } from "./network.js";
 import { ago, bytes, clock, el, num, patchChildren, setClock, sheet, span } from "./show.js";
@@ -42,7 +42,7 @@ function verdict(s, raised) {
     return el("div", {class: "verdict is-good"}, el("span", {role: "status"}, "Nothing needs you at this broker"),
       el("small", null, "alarms of the businesses it follows are on the page of their leader: " + leaders(led)));
   }
-  const behind = s.businesses.flatMap(b => b.consumers.filter(c => !isSet(c)).map(c => Number(c.backlog_rows) ? Number(c.oldest_unacknowledged_us) : 0)).filter(us => us);
+  const behind = s.businesses.flatMap(b => b.consumers.filter(c => !isSet(c) && !cutOver(c)).map(c => Number(c.backlog_rows) ? Number(c.oldest_unacknowledged_us) : 0)).filter(us => us);
   const most = behind.length ? ", the targets at most " + ago(Math.min(...behind)) + " behind" : "";
   return el("div", {class: "verdict is-good"}, el("span", {role: "status"}, "Nothing needs you"),
     el("small", null, num(s.businesses.length) + (s.businesses.length === 1 ? " business" : " businesses") + most));
