@@ -155,6 +155,8 @@ def _way_out(table: TableCondition, at: str) -> str:
     if table.state == "HALTED" and not table.reason.startswith(RESYNC_FAILED):
         at_source = "correct the row; it is retried automatically"
         return f"`venus quarantine list{at}` shows the row" if at else at_source
+    if table.state == WAITING:
+        return "let that transaction end, or have a DBA end its session"
     if table.state == "PAUSED":
         return f"`venus resume {table.name}{at}` resumes it"
     if table.state == RELEASING:

@@ -28,7 +28,9 @@ from venus.rpc.subscriber import Subscriber
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 REASON = 'row {"id": 17}: <b>too long</b> for varchar(10)'
-HALTED = AdapterCondition.of([TableCondition(table_id=1, name="shop.items", state="HALTED", reason=REASON)])
+HALTED = AdapterCondition.of(
+    [TableCondition(table_id=1, name="shop.items", state="HALTED", reason=REASON, quarantined=1)]
+)
 ROWS = 20
 
 
@@ -122,8 +124,9 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place
         box = page.locator(".alarms li").bounding_box()
         assert box is not None
         assert box["y"] + box["height"] < 700, "it is not on the first screen of a phone"
-        assert page.locator(".hop.is-bad h3").all_inner_texts()[0].startswith("Target eu")
-        assert "HALTED at eu" in page.locator("table[aria-label=Tables]").inner_text()
+        (hop,) = page.locator(".hop.is-bad h3").all_inner_texts()
+        assert " ".join(hop.split()) == "Target eu 1 table held · 1 alarm"
+        assert "HALTED at eu, 1 row in quarantine: " in page.locator("table[aria-label=Tables]").inner_text()
 
         place.target.report(AdapterCondition())
         page.wait_for_selector(".verdict.is-good")

@@ -73,6 +73,7 @@ def test_a_session_with_a_lock_is_named(
             f"target a: {what} is WAITING (for a lock of session {pid} (user postgres, nightly job, "
         )
         assert re.search(r"transaction open since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC, idle in transaction: ", said)
+        assert said.endswith("; let that transaction end, or have a DBA end its session")
         assert "Smith" not in said
         assert "4711" not in said
         assert recognised(said)[0].name == "table_waits"

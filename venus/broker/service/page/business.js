@@ -9,6 +9,7 @@ const MOVES = {ACTIVE: "follows", CATCHUP: "catches up", LOADING: "is loaded", R
 const WANTED = {RELEASED: "not captured any more"}, PASSING = {RELEASING: "is taken out of capture", WAITING: "waits"};
 // With more tables than this that follow, their list is folded: the rest of the page would be far below it.
 const CALM_SHOWN = 30;
+const counted = (n, noun) => num(n) + " " + noun + (Number(n) === 1 ? "" : "s");
 const short = (group, business) => group.startsWith(business + "/") ? group.slice(business.length + 1) : group;
 
 function hop(title, state, tone, rows) {
@@ -104,7 +105,8 @@ export class Business {
       return hop("Target " + name, ...this.judged(concerns, "cut over", "soft"), [
         ["Since", cutOver(c)], ["Has", "offset " + num(c.acknowledged)], ["Kept for a way back", bytes(c.backlog_bytes)]]);
     }
-    const state = paused ? "paused" : c.connected ? (late > 5 ? span(late) + " behind" : "up to date") : "away for " + ago(c.updated_at_us);
+    const held = c.reported ? c.reported.report.tables.filter(t => t.table_id && !MOVES[t.state] && !PASSING[t.state]).length : 0;
+    const state = paused ? "paused" : c.connected ? (late > 5 ? span(late) + " behind" : held ? counted(held, "table") + " held" : "up to date") : "away for " + ago(c.updated_at_us);
     return hop("Target " + name, ...this.judged(concerns, state, c.connected && !paused && late <= 60 ? "good" : "warn"), [
       ["Rows out", rate(last(this.values("out_per_s", c.group)))],
       ["Backlog", num(c.backlog_rows) + (Number(c.backlog_rows) ? ", " + bytes(c.backlog_bytes) : "")],
@@ -137,7 +139,7 @@ export class Business {
     const bad = said.some(([, t]) => !word(t) || Number(t.quarantined));
     const kind = t => calm(t) ? "good" : !word(t) || Number(t.quarantined) ? "bad" : WANTED[t.state] ? "soft" : "warn";
     return [el("div", null, said.map(([place, t, old]) => el("div", {class: kind(t)},
-      (word(t) || t.state) + " at " + place + (Number(t.quarantined) ? ", " + num(t.quarantined) + " rows in quarantine" : "") + old +
+      (word(t) || t.state) + " at " + place + (Number(t.quarantined) ? ", " + counted(t.quarantined, "row") + " in quarantine" : "") + old +
       (t.reason ? ": " + t.reason : "") + (t.rows ? "; it gets " + t.rows : "")))), bad ? 3 : said.every(([, t]) => calm(t)) ? 0 : 2];
   }
   tables() {
