@@ -12,12 +12,10 @@ from collections.abc import Sequence as Seq
 from importlib import import_module
 from typing import Protocol, cast
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
 from venus.adapters.dialects.contract import InstallStep, Option, Source
 from venus.adapters.dialects.folders import DIALECTS
 from venus.adapters.dialects.surveying import Asked, Survey, Surveyor
+from venus.adapters.dialects.urls import taken_apart
 from venus.config import Settings
 from venus.errors import ConfigError
 
@@ -94,11 +92,7 @@ def dialect_of(url: str) -> str:
     known = ", ".join(f"{scheme}://" for scheme in DIALECTS)
     if not url:
         raise ConfigError("no source is configured", hint=f"set [source] url to a URL of {known}")
-    try:
-        scheme = make_url(url).get_backend_name()
-    except ArgumentError:
-        # from None: SQLAlchemy's message repeats the URL
-        raise ConfigError("[source] url is not a database URL", hint=f"it must start with one of {known}") from None
+    scheme = taken_apart(url, "[source] url", f"it must start with one of {known}").get_backend_name()
     if scheme not in DIALECTS:
         raise ConfigError(f"[source] url: {scheme} is not a source that VENUS knows", hint=f"valid options are {known}")
     return DIALECTS[scheme]

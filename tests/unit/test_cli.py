@@ -154,6 +154,48 @@ def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
     assert str(tmp_path / "none.db") in said[1]
 
 
+@pytest.mark.parametrize(
+    ("option", "url", "command", "says"),
+    [
+        ("targets.main.url", "", "pause --target main", "targets.main.url is not the URL of a target"),
+        ("targets.main.url", "oracle://h/d", "pause --target main", "targets.main.url: oracle is not a target that"),
+        ("targets.main.url", "postgresql://h:x/d", "pause --target main", "targets.main.url is not a database URL"),
+        (
+            "targets.main.url",
+            "postgresql://u:a@hunter@h/d",
+            "pause --target main",
+            "targets.main.url is not a database",
+        ),
+        ("source.url", "mysql://u:a@hunter:2@h/d", "check", "[source] url is not a database URL"),
+        ("source.url", "nonsense", "check", "[source] url is not a database URL"),
+        ("source.url", "mysql+pymysql://h", "check", "[source] url names no database"),
+    ],
+)
+def test_a_url_that_is_none_is_named_by_its_line_or_variable(
+    option: str, url: str, command: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    configured(tmp_path)
+    text = (tmp_path / "venus.toml").read_text()
+    line = 2 if option == "source.url" else 4
+    right = f"postgresql://u:{SECRET}@127.0.0.1:1/d"
+    (tmp_path / "venus.toml").write_text(
+        "\n".join(row.replace(right, url) if n == line else row for n, row in enumerate(text.splitlines(), 1))
+    )
+    assert run(command.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"venus: venus.toml:{line}: {says}")
+    assert "hunter" not in said
+    assert ("%40" in said) == ("is not a database" in said)
+
+    (tmp_path / "venus.toml").write_text(text)
+    variable = f"VENUS_{option.upper().replace('.', '__')}"
+    if url:  # one that is empty has a sentence of its own
+        monkeypatch.setenv(variable, url)
+        assert run(command.split()) == 2
+        assert capsys.readouterr().err.startswith(f"venus: environment: {variable}: {says}")
+
+
 def test_status_works_with_every_part_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     configured(tmp_path)
 

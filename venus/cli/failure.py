@@ -72,7 +72,16 @@ def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int
 
 
 def url_place(message: str, invocation: Invocation) -> str:
-    """Return `venus.toml:3: source.url: ` of the database that a message is about, as far as it can be told."""
+    """Return `venus.toml:3: source.url: ` of the database that a message is about, as far as it can be told.
+
+    Of one that names the option itself, only where that is.
+    """
+    if message.startswith("[source] url"):
+        return option_place("source.url", invocation).removesuffix("source.url: ")
+    if message.startswith("targets."):
+        keys = (f"targets.{name}.url" for name in invocation.settings.targets)
+        key = next((key for key in keys if message.startswith(key)), "")
+        return option_place(key, invocation).removesuffix(f"{key}: ") if key else ""
     if message.startswith("source "):
         return option_place("source.url", invocation)
     if not message.startswith("target "):

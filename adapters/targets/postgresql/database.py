@@ -15,13 +15,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from venus.adapters.dialects.urls import taken_apart
 from venus.adapters.targets.base import Configured
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, place
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.codec import schema as schemas_codec
 from venus.config import Settings
-from venus.errors import ConfigError
 from venus.migrations import run as migrations
 from venus.model import Offset, TableSchema
 from venus.network import rows_identity
@@ -92,11 +92,7 @@ class PostgresTarget(Configured):
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name)
-        try:
-            sa.make_url(self.url)
-        except sa.exc.ArgumentError:
-            # from None: SQLAlchemy's message repeats the URL
-            raise ConfigError(f"targets.{name}.url is not a database URL") from None
+        taken_apart(self.url, f"targets.{name}.url", "write postgresql://USER@HOST:PORT/DATABASE")
 
     def connect(self, purpose: str = "apply") -> Session:
         """Open a session."""

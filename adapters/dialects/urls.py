@@ -1,0 +1,23 @@
+"""The URL of a database, as somebody has written it: taken apart, or refused without a piece of it in the message."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from venus.errors import ConfigError
+
+#: What is most often wrong with a URL that is none.
+_PERCENT = "in a password write @ as %40 and % as %25"
+
+
+def taken_apart(url: str, option: str, form: str) -> sa.URL:
+    """Return the parts; `option` is where it stands, `form` what it looks like. Raises ConfigError."""
+    refused = ConfigError(f"{option} is not a database URL", hint=f"{form}; {_PERCENT}")
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        # from None: these messages repeat the URL, or the part of it that is no port
+        raise refused from None
+    if "@" in (parsed.host or ""):  # the rest of a password, which every message would show
+        raise refused
+    return parsed
