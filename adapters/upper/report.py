@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from venus.adapters.upper.fills import FillProgress
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
+_FIGURES = re.compile(r"\d[\d,.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,10 @@ class FillReport:
     complete: bool
 
 
+def _without_figures(text: str) -> str:
+    return _FIGURES.sub("#", text)
+
+
 class Reporter:
     """Keeps the current report and passes it on: every second, and at once when the state changes."""
 
@@ -63,8 +69,9 @@ class Reporter:
             self.update(**{name: getattr(self.current, name) + n for name, n in increments.items()})
 
     def state(self, state: str, *, error: BaseException | None = None) -> None:
-        """Enter a state; the log gets one line if it is another one than before."""
-        changed = state != self.current.state or (error is not None and str(error) != self.current.last_error)
+        """Enter a state; the log gets one line if it is another one than before: other figures are no news."""
+        is_news = error is not None and _without_figures(str(error)) != _without_figures(self.current.last_error)
+        changed = state != self.current.state or is_news
         if not changed:
             return  # asked at every poll
         self.update(state=state, **({"last_error": str(error)} if error is not None else {}))

@@ -169,6 +169,9 @@ def test_a_full_disk_has_a_rule_and_says_what_ends_it() -> None:
     assert said.startswith("too little free space: /srv/venus has only 3 MiB free, 512 MiB are needed: ")
     assert "free some space there" in said
     assert recognised(said)[0].name == "disk_space"
+    assert f" {Path.cwd()}/data has only " in too_full(Path("data"), 3 << 20, 512 << 20), (
+        "it is another machine's folder"
+    )
 
 
 def test_figures_do_not_make_another_alarm() -> None:

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from venus.adapters.upper.report import CaptureReport, Reporter
+from venus.errors import VenusError
 
 
 def test_the_callback_hears_once_a_second_and_at_once_of_a_new_state() -> None:
@@ -34,4 +35,17 @@ def test_the_log_has_one_line_per_state_change_and_none_per_poll(caplog: pytest.
         "capture: capturing",
         "capture: waiting to reconnect: refused",
         "capture: capturing",
+    ]
+
+
+def test_an_error_whose_figures_change_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """The free space of a full disk is another one each time; a load said so for as long as it waited."""
+    reporter = Reporter(None)
+    for free in (76_657, 76_658, 3):
+        reporter.state("waiting to reconnect", error=VenusError(f"/data has {free:,} MiB free, 512 MiB are needed"))
+    reporter.state("waiting to reconnect", error=VenusError("the broker cannot be reached"))
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "capture: waiting to reconnect: /data has 76,657 MiB free, 512 MiB are needed",
+        "capture: waiting to reconnect: the broker cannot be reached",
     ]

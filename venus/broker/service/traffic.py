@@ -77,7 +77,7 @@ def watermarks(settings: Broker) -> tuple[Watermark, ...]:
              sustain_s=wanted.cpu_sustain_s),
         mark("memory", wanted.memory_percent, " %", "free memory on its machine"),
         mark("disk", 50.0 if settings.free_bytes_min else 0.0, " % of the free space",
-             f"free some space at {settings.data_dir}", named="what must stay free"),
+             f"free some space at {settings.data_dir.resolve()}", named="what must stay free"),
         mark("lag", wanted.lag_ms, " ms", "see what keeps its disk or its processor busy"),
     )  # fmt: skip
 

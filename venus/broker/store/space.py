@@ -56,13 +56,13 @@ class Space:
 def too_full(path: Path, free: int, limit: int) -> str:
     """Say that half messages are refused, where, and what ends it."""
     return (
-        f"too little free space: {path} has only {free >> 20} MiB free, {limit >> 20} MiB are needed: "
+        f"too little free space: {path.resolve()} has only {free >> 20} MiB free, {limit >> 20} MiB are needed: "
         "writes are refused and capture waits; free some space there, and it goes on by itself"
     )
 
 
 def _full(path: Path, free: int, limit: int) -> StoreFull:
     return StoreFull(
-        f"{path} has {free >> 20} MiB free, {limit >> 20} MiB are needed",
+        f"{path.resolve()} has {free >> 20} MiB free, {limit >> 20} MiB are needed",
         hint="make space, or lower broker.free_bytes_min; writing goes on by itself then",
     )
