@@ -127,6 +127,8 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place
         (hop,) = page.locator(".hop.is-bad h3").all_inner_texts()
         assert " ".join(hop.split()) == "Target eu 1 table held · 1 alarm"
         assert "HALTED at eu, 1 row in quarantine: " in page.locator("table[aria-label=Tables]").inner_text()
+        place.target.report(AdapterCondition.of([], quarantined=2))
+        page.locator(".hop.is-bad h3", has_text="2 rows in quarantine").wait_for()
 
         place.target.report(AdapterCondition())
         page.wait_for_selector(".verdict.is-good")
@@ -211,6 +213,7 @@ def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
             now.get_by_text("sub-healthy: 2 producers and consumers are connected").wait_for()
             free["bytes"] = 3 << 19
             page.get_by_text(re.compile(r"^lane 4 \(details\) is degraded since")).wait_for(timeout=30_000)
+            page.locator(".hop.is-bad h3", has_text="Broker").wait_for()
             page.get_by_text("Lanes and brakes").click()
             lane = page.locator("table[aria-label=Lanes] tbody tr").last.inner_text()
             assert " ".join(lane.split()).startswith("4 details degraded for ")

@@ -31,14 +31,16 @@ export class Business {
     this.b = found; this.s = status; this.times = history.times;
     this.series = history.series.filter(one => one.business === found.business);
     this.raised = (status.raised || []).filter(alarm => alarm.business === found.business);
+    // What is wrong with the broker itself is so for each business.
+    this.raisedHere = [...this.raised, ...(status.raised || []).filter(alarm => !alarm.business)];
   }
   values(figure, group = "") {
     const found = this.series.find(one => one.figure === figure && one.group === group);
     return found ? found.values : [];
   }
   // The state of a hop and its tone, with the number of alarms that stand there.
-  judged(concerns, state, tone) {
-    const alarms = this.raised.filter(concerns).length;
+  judged(concerns, state, tone, raised = this.raised) {
+    const alarms = raised.filter(concerns).length;
     return alarms ? [`${state} · ${alarms} ${alarms === 1 ? "alarm" : "alarms"}`, "bad"] : [state, tone];
   }
   // Who speaks with another broker is judged there; here nobody knows whether he is late.
@@ -83,7 +85,7 @@ export class Business {
     const b = this.b, r = b.replication, behind = BigInt(b.next_offset) - BigInt(b.materialised_offset);
     const state = !r ? "serves" : r.mode ? "leads, " + r.mode : r.leader ? "follows " + r.leader : "nobody leads";
     const plain = !r ? "good" : r.mode === "sync" || (!r.mode && r.leader) ? "good" : r.leader ? "warn" : "bad";
-    return hop(this.s.broker_id ? "Broker " + this.s.broker_id : "Broker", ...this.judged(alarm => alarm.hop === "broker" && !concernsAbove(alarm) && !alarm.rule.startsWith("set_"), state, plain), [
+    return hop(this.s.broker_id ? "Broker " + this.s.broker_id : "Broker", ...this.judged(alarm => alarm.hop === "broker" && !concernsAbove(alarm) && !alarm.rule.startsWith("set_"), state, plain, this.raisedHere), [
       ["Next offset", num(b.next_offset)],
       ["Full data", behind > 0n ? num(behind) + " changes behind" : "up to date", behind > 0n ? "warn" : ""],
       ["Log", bytes(b.log_bytes)],
@@ -106,7 +108,9 @@ export class Business {
         ["Since", cutOver(c)], ["Has", "offset " + num(c.acknowledged)], ["Kept for a way back", bytes(c.backlog_bytes)]]);
     }
     const held = c.reported ? c.reported.report.tables.filter(t => t.table_id && !MOVES[t.state] && !PASSING[t.state]).length : 0;
-    const state = paused ? "paused" : c.connected ? (late > 5 ? span(late) + " behind" : held ? counted(held, "table") + " held" : "up to date") : "away for " + ago(c.updated_at_us);
+    const refused = c.reported ? Number(c.reported.report.quarantined) : 0;
+    const state = paused ? "paused" : c.connected ? (late > 5 ? span(late) + " behind" : held ? counted(held, "table") + " held"
+      : refused ? counted(refused, "row") + " in quarantine" : "up to date") : "away for " + ago(c.updated_at_us);
     return hop("Target " + name, ...this.judged(concerns, state, c.connected && !paused && late <= 60 ? "good" : "warn"), [
       ["Rows out", rate(last(this.values("out_per_s", c.group)))],
       ["Backlog", num(c.backlog_rows) + (Number(c.backlog_rows) ? ", " + bytes(c.backlog_bytes) : "")],
