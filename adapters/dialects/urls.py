@@ -7,12 +7,14 @@ import sqlalchemy as sa
 from venus.errors import ConfigError
 
 #: What is most often wrong with a URL that is none.
+VARIABLE = "variables are not filled in: set VENUS_SOURCE__URL or VENUS_TARGETS__NAME__URL instead"
 _PERCENT = "in a password write @ as %40 and % as %25"
 
 
 def taken_apart(url: str, option: str, form: str) -> sa.URL:
     """Return the parts; `option` is where it stands, `form` what it looks like. Raises ConfigError."""
-    refused = ConfigError(f"{option} is not a database URL", hint=f"{form}; {_PERCENT}")
+    advice = VARIABLE if url.startswith("$") else _PERCENT
+    refused = ConfigError(f"{option} is not a database URL", hint=f"{form}; {advice}")
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
+from venus.adapters.dialects.urls import VARIABLE
 from venus.adapters.targets.contract import Target, require
 from venus.config import Settings, require_target
 from venus.errors import ConfigError
@@ -41,12 +42,18 @@ def open_target(settings: Settings, name: str) -> Target:
     return target
 
 
+def _filled(url: str) -> str:
+    return f"; {VARIABLE}" if url.startswith("$") else ""
+
+
 def kind_of(url: str, place: str) -> str:
     """Return the folder for a URL. The URL itself never appears in a message: it may hold a password."""
     scheme, colon, _ = url.partition(":")
     known = ", ".join(f"{known}:" for known in sorted(KINDS))
     if not colon:
-        raise ConfigError(f"{place} is not the URL of a target", hint=f"it must start with one of {known}")
+        raise ConfigError(
+            f"{place} is not the URL of a target", hint=f"it must start with one of {known}{_filled(url)}"
+        )
     scheme = scheme.partition("+")[0]
     if scheme not in KINDS:
         raise ConfigError(f"{place}: {scheme} is not a target that VENUS knows", hint=f"known are {known}")

@@ -167,6 +167,8 @@ def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
             "targets.main.url is not a database",
         ),
         ("source.url", "mysql://u:a@hunter:2@h/d", "check", "[source] url is not a database URL"),
+        ("targets.main.url", "$SHOP", "pause --target main", "targets.main.url is not the URL of a target"),
+        ("source.url", "${SHOP}", "check", "[source] url is not a database URL"),
         ("source.url", "nonsense", "check", "[source] url is not a database URL"),
         ("source.url", "mysql+pymysql://h", "check", "[source] url names no database"),
     ],
@@ -186,7 +188,8 @@ def test_a_url_that_is_none_is_named_by_its_line_or_variable(
     said = capsys.readouterr().err
     assert said.startswith(f"venus: venus.toml:{line}: {says}")
     assert "hunter" not in said
-    assert ("%40" in said) == ("is not a database" in said)
+    assert ("%40" in said) == ("is not a database" in said and "$" not in url)
+    assert ("variables are not filled in: set VENUS_" in said) == ("$" in url)
 
     (tmp_path / "venus.toml").write_text(text)
     variable = f"VENUS_{option.upper().replace('.', '__')}"

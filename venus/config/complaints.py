@@ -28,7 +28,8 @@ _FORMS = {"broker.further": 'should be a list of sets, like [["a:7400", "b:7400"
 
 def explained(error: ValidationError, file: Path | None, text: str) -> ConfigError:
     """Return the first complaint as one line, with the number of the others."""
-    first, *others = error.errors(include_url=False)
+    # a misspelt option first: what is missing for it is no second mistake
+    first, *others = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"] if part != "[key]"]  # a name that is wrong itself
     dotted = ".".join(path)
     if variable := variable_of(path):

@@ -29,6 +29,8 @@ def read(path: Path, option: str) -> bytes:
             content = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         hint = f"correct it, or make a first set of certificates: venus certs init {path.parent}"
+        if "password" in option or "webhook" in option:
+            hint = "correct it, or make the file: its first line is the secret, and only its owner may read it"
         raise ConfigError(f"{option} {path}: no such file", hint=hint) from None
     except OSError as error:
         raise ConfigError(f"{option} {path}: {error.strerror}", hint=f"this is user {os.geteuid()}") from None

@@ -65,8 +65,10 @@ def test_a_file_that_cannot_be_read_for_a_moment_leaves_the_last_password(
 
 
 def test_at_the_start_it_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="no such file") as caught:
         settings_of(password_file=str(tmp_path / "password"))
+    assert "certificates" not in caught.value.hint
+    assert "its first line is the secret" in caught.value.hint
 
 
 def test_a_command_is_run_again_but_not_for_every_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
