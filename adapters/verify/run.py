@@ -35,6 +35,7 @@ from venus.predicates.ranges import compiled, same
 from venus.predicates.words import PredicateRefused
 from venus.rpc.address import broker_of
 from venus.rpc.admin import Admin
+from venus.suggest import nearest
 
 __all__ = ["Options", "VerificationFailed", "verify"]
 
@@ -214,8 +215,9 @@ class _Run:
                 if any(_named(s, pattern) for s in self.released.values()):
                     hint = "--leg target compares the target with what the broker keeps of it"
                     raise ConfigError(f"{pattern!r} is not captured any more", hint=hint)
-                known = ", ".join(sorted(s.qualified for s in every)[:12])
-                raise ConfigError(f"no table is named {pattern!r}", hint=f"compared can be: {known}")
+                known = sorted(s.qualified for s in every)
+                hint = f"compared can be: {', '.join(known[:12])}"
+                raise ConfigError(f"no table is named {pattern!r}{nearest(pattern, known)}", hint=hint)
         return not patterns or any(_named(schema, pattern) for pattern in patterns)
 
 

@@ -236,6 +236,8 @@ def test_conditions_samples_and_misspelt_options(way: WholeWay) -> None:
         only(way, "partly", where="id < 100", leg="target")
     with pytest.raises(ConfigError, match="no table is named 'sum'"):
         only(way, "sum")
+    with pytest.raises(ConfigError, match=r"no table is named 'prtly' \(did you mean partly\?\)"):
+        only(way, "prtly")
     with pytest.raises(VenusError, match="nonsense"):
         only(way, "partly", where="nonsense = 1", wait_s=0.0)
 
