@@ -147,6 +147,8 @@ def back(pipeline: Pipeline, target: str) -> None:
     assert told(pipeline)[1] == []
     pipeline.until(lambda: any("1 change of" in p for p in pipeline.status()["problems"]), "the late write to be seen")
     assert query(target, "SELECT count(*) FROM orders") == [(2,)]
+    (undecided,) = pipeline.ask("verify", "--wait-s", "0.2", code=1)["undecided"]
+    assert undecided["reason"].startswith("the target was cut over at ")
 
     said = pipeline.venus("cutover", "--target", "main", "--undo", code=3).err
     assert "public.customer has been written to since the cut-over" in said

@@ -1,9 +1,10 @@
-"""A server that is there and lets nobody in by this URL: the line or the variable is named, and it is exit code 2."""
+"""A source or target that is there, and not as it must be: one that lets nobody in by this URL, or has nothing yet."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg2
@@ -96,3 +97,20 @@ def test_a_wrong_password_or_database_at_mariadb(
         assert hint == "Check [source] url."
     finally:
         mariadb_server.execute(f"DROP USER {ROLE}@'%'")
+
+
+@pytest.mark.parametrize("fixture", ["database", "mariadb_database", ""])
+def test_a_source_where_nothing_is_installed_yet_was_reached(
+    pipeline: Pipeline, request: pytest.FixtureRequest, tmp_path: Path, fixture: str
+) -> None:
+    if fixture:
+        pipeline.source = request.getfixturevalue(fixture)
+    else:
+        with closing(sqlite3.connect(tmp_path / "app.db")) as application:
+            application.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    pipeline.configure()
+
+    found = pipeline.ask("status", code=1)
+
+    assert "source: no table is captured; run `venus install-triggers`" in found["problems"]
+    assert found["source"]["error"] == ""

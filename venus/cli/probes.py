@@ -71,6 +71,7 @@ def aged(target: TargetView, broker: BrokerView) -> TargetView:
 
 def look_at_source(settings: Settings) -> SourceView:
     """Read the registry, the checkpoint row and the length of the log."""
+    from venus.adapters.dialects.contract import NotInstalled
     from venus.cli.install import opened_source
 
     if not settings.source.url.get_secret_value():
@@ -85,6 +86,8 @@ def look_at_source(settings: Settings) -> SourceView:
                 return SourceView()
             state, backlog = source.state(), source.backlog()
             blocked_by = source.blocked_by() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
+    except NotInstalled:
+        return SourceView()
     except VenusError as error:
         return SourceView(error=str(error))
     return SourceView(

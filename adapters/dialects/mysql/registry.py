@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.contract import FillState, NotInstalled, RegisteredTable, SourceState
 from venus.adapters.dialects.going_back import WentBack
 from venus.adapters.dialects.halting import reason_of
 from venus.adapters.dialects.mysql.connection import Connection
@@ -14,7 +14,7 @@ from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.names import MARKS, literal, log_table
 from venus.adapters.dialects.mysql.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced, Refused, SourceError
+from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
@@ -55,7 +55,9 @@ def is_installed(connection: Connection) -> bool:
 def require_installed(connection: Connection) -> None:
     """Raise Refused if there is no registry yet."""
     if not is_installed(connection):
-        raise Refused(f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first")
+        raise NotInstalled(
+            f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first"
+        )
 
 
 def tables(connection: Connection, *, released: bool = False) -> list[Registered]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import FillState, OwnLack, RegisteredTable, SourceState
+from venus.adapters.dialects.contract import FillState, NotInstalled, OwnLack, RegisteredTable, SourceState
 from venus.adapters.dialects.halting import FAILING, reason_of
 from venus.adapters.dialects.postgresql import dictionary, names
 from venus.adapters.dialects.postgresql.connection import Connection, NotPermitted
@@ -105,7 +105,9 @@ def fingerprint_now(connection: Connection, captured: Iterable[Captured]) -> str
 def require_installed(connection: Connection) -> None:
     """Raise Refused if there is no registry yet, or one without dirty marks."""
     if not is_installed(connection):
-        raise Refused(f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first")
+        raise NotInstalled(
+            f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first"
+        )
     if not connection.row("SELECT to_regclass('venus.dirty') IS NOT NULL")[0]:
         raise Refused(
             f"source {connection.place}: the triggers are of an older VENUS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from venus.adapters.dialects.postgresql.verify import Names, PostgresReader
 from venus.adapters.dialects.verifying import Subject
+from venus.adapters.targets.postgresql.cutmark import moment, read
 from venus.adapters.targets.postgresql.database import ACTIVE, PostgresTarget
 from venus.adapters.targets.postgresql.naming import literal
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
@@ -37,9 +38,13 @@ class PostgresTargetReader(PostgresReader):
         if position is None or state is None:
             raise TargetError(f"target {self.target.name} has not been loaded yet")
         if state.state == ACTIVE or state.held_from is None:
-            return Reached(offset=position.offset, held="the target is paused" if position.paused else "")
+            return Reached(offset=position.offset, held=self._held_as_a_whole() if position.paused else "")
         reason = f" ({state.reason})" if state.reason else ""
         return Reached(offset=state.held_from, held=f"the table is {state.state} at the target{reason}")
+
+    def _held_as_a_whole(self) -> str:
+        since = moment(read(self.target, self._own_session))
+        return f"the target was cut over at {since}" if since else "the target is paused"
 
     def parked(self, subject: Subject) -> dict[bytes, str]:
         """Return why changes of single rows were not applied, by record id."""
