@@ -30,4 +30,5 @@ def purpose_of(step: InstallStep) -> str:
     if not (step.table + step.what).isprintable():
         shown = "".join(c if c.isprintable() else "?" for c in step.table)
         raise Refused(f"{shown}: its name has a control character", hint="no script can hold it: install by VENUS")
-    return f"-- {step.table}: {step.what}{' (exists, unchanged)' if step.exists else ''}\n"
+    table = f"{step.table}: " if step.table else ""
+    return f"-- {table}{step.what}{' (exists, unchanged)' if step.exists else ''}\n"

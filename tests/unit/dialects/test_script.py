@@ -1,0 +1,11 @@
+"""The remark in front of each statement of a script that a DBA reads."""
+
+from __future__ import annotations
+
+from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.script import purpose_of
+
+
+def test_a_statement_for_no_table_has_no_name_in_front() -> None:
+    assert purpose_of(InstallStep(table="", what="VENUS's own tables", sql="")) == "-- VENUS's own tables\n"
+    assert purpose_of(InstallStep(table="shop.t", what="log table l", sql="")) == "-- shop.t: log table l\n"
