@@ -7,12 +7,13 @@ from contextlib import closing
 import psycopg2
 import pytest
 
+from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.postgres import libpq
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.postgresql import dictionary
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.source import PostgresSource
-from venus.model import Check, Index, TableSchema
+from venus.model import UNFINISHED, Check, Index, TableSchema
 
 pytestmark = pytest.mark.integration
 
@@ -166,3 +167,19 @@ def test_an_index_that_is_dropped_while_the_dictionary_is_read_is_none(database:
             application.cursor().execute("ALTER TABLE item DROP CONSTRAINT named")
             (table,) = dictionary.read(connection, rows)
     assert table.indexes == ()
+
+
+def test_an_index_that_is_not_valid_is_listed_and_makes_no_version(sql: Sql, capture: Start) -> None:
+    """As REINDEX CONCURRENTLY has it for as long as it works."""
+    sql("CREATE TABLE item (id int PRIMARY KEY, n int)")
+    sql("INSERT INTO item VALUES (1, 1), (2, 1)")
+    source = capture().source
+    with pytest.raises(psycopg2.errors.UniqueViolation):
+        sql("CREATE UNIQUE INDEX CONCURRENTLY half ON item (n)")
+    assert source.refresh_schemas() == []
+    sql("CREATE INDEX whole ON item (n)")
+    (schema,) = source.refresh_schemas()
+    assert (schema.version, [i.name for i in schema.indexes]) == (2, ["whole"])
+    assert [(o.name, o.reason) for o in schema.left_out] == [("half", UNFINISHED)]
+    sql("DROP INDEX half")
+    assert source.refresh_schemas() == []

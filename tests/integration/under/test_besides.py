@@ -156,11 +156,3 @@ def test_a_table_that_was_held_meanwhile_comes_back_in_the_newest_version(way: W
     resume(way.settings, "main", ["public.item"])
     until_version(way, 2)
     way.until(lambda: way.verify().verdict is Verdict.SAME, "the table to be compared, and the same")
-
-
-def test_an_index_that_is_built_beside_the_application_is_no_version_of_its_own(way: WholeWay) -> None:
-    query(way.source, "CREATE INDEX item_named ON item (name)")
-    until_version(way, 2)
-    query(way.source, "REINDEX INDEX CONCURRENTLY item_named")
-    query(way.source, "CREATE INDEX item_coded ON item (code)")
-    until_version(way, 3)
