@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.mysql import dictionary, registry
 from venus.adapters.dialects.mysql.connection import Connection
@@ -86,9 +86,22 @@ def _captured(connection: Connection, known: Registered, table: Table | None, de
     if table is None or not table.key or table.unsupported:
         return Captured(known=known, table=table, schema=known.schema, definition=definition, access=None)
     schema = table.schema(known.table_id, known.schema.version, known.schema, known.number_max)
+    if not table.shows_checks and dictionary.has_checks(definition):
+        schema = _with_hidden_checks(schema, known.schema)
     usable = fingerprint(schema) == fingerprint(known.schema)
     access = access_to(table, known.schema, zero_dates_null=connection.options.zero_dates_null) if usable else None
     return Captured(known=known, table=table, schema=schema, definition=definition, access=access)
+
+
+def _with_hidden_checks(schema: TableSchema, known: TableSchema) -> TableSchema:
+    """Return what the dictionary says with the checks that are registered: they are there, and not shown."""
+    made = {check.name for check in schema.checks}  # of types
+    listed = [left for left in known.left_out if left.what == "check constraint"]
+    return replace(
+        schema,
+        checks=(*(check for check in known.checks if check.name not in made), *schema.checks),
+        left_out=(*listed, *schema.left_out),
+    )
 
 
 class Marks:

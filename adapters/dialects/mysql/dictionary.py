@@ -22,6 +22,7 @@ from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSc
 
 _AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+")
 _QUOTED = re.compile(r"`(?:[^`]|``)*`")
+_WORDS = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*'")
 #: A line of SHOW CREATE TABLE that is about a column.
 _DEFINED = re.compile(r"^  `((?:[^`]|``)+)` ", re.MULTILINE)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
@@ -65,6 +66,8 @@ class Table:
     left_out: tuple[LeftOut, ...] = ()
     #: What generated columns are computed from.
     expressions: Mapping[str, str] = field(default_factory=dict)
+    #: Whether this user is shown conditions of this table; one with privileges of single tables is not, at MariaDB.
+    shows_checks: bool = False
     #: When the server last wrote the definition.
     written: str = ""
 
@@ -229,6 +232,7 @@ def _table(
             for r in references
         ),
         unsupported=tuple(unsupported), expressions={r[0]: r[13] for r in columns if r[13]},
+        shows_checks=bool(more.checks),
     )  # fmt: skip
 
 
@@ -299,6 +303,11 @@ def definition(connection: Connection, table: str) -> str:
     """Return how a table is defined now, as text that changes with every change of it; empty if it is gone."""
     text = str(connection.row(statement("dictionary", "definition", table=table))[1])
     return _AUTO_INCREMENT.sub("", text)
+
+
+def has_checks(definition: str) -> bool:
+    """Say whether a definition has conditions, also those that information_schema hides from this user."""
+    return " CHECK (" in _WORDS.sub("", definition)
 
 
 def defined_columns(definition: str) -> list[str]:

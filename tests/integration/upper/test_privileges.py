@@ -283,3 +283,20 @@ def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: Limited, broke
         until_equal(shop, broker)
         wait_for(lambda: not problems(broker), 30)
     assert adapter.reports[-1].connections == 1
+
+
+def test_checks_that_a_user_of_mariadb_is_not_shown_are_not_taken_for_dropped(mariadb: Limited) -> None:
+    mariadb.administer("ALTER TABLE line ADD CONSTRAINT fine CHECK (amount >= 0), ADD CHECK (item <> 'x')")
+    mariadb.administer("ALTER TABLE customer COMMENT = 'no CHECK (it)'")
+    chosen = settings(Path("unused")).model_copy(update={"source": Source.model_validate({"url": mariadb.url})})
+    with closing(open_source(chosen)) as source:
+        source.install(["*"], [])
+        before = {t.schema.name: t.schema for t in source.registered()}
+    mariadb.limit()
+    with closing(open_source(chosen)) as source:
+        assert source.refresh_schemas() == []
+        assert {t.schema.name: t.schema for t in source.registered()} == before
+        assert [c.name for c in before["line"].checks] == ["CONSTRAINT_1", "fine"]
+        mariadb.administer("ALTER TABLE line DROP CONSTRAINT fine, DROP CONSTRAINT CONSTRAINT_1")
+        (now,) = source.refresh_schemas()
+        assert (now.name, now.version, now.checks) == ("line", 2, ())
