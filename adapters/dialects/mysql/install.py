@@ -186,6 +186,9 @@ def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path])
         schema = table.schema(table_id, known.schema.version + 1, known.schema, known.number_max)
         sql = registry.new_version_sql(schema, known.number_max)
         steps.append(InstallStep(table=table.where, what="registration", sql=sql))
+        # the table was rebuilt for its key, and is read again as a whole
+        forgotten = registry.forget_marks_sql((table_id, seen.slot(table_id)))
+        steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
     if mended:
         sql = registry.set_state_sql(table_id, registry.RESYNC, MENDED)
         steps.append(InstallStep(table=table.where, what="state RESYNC", sql=sql))
