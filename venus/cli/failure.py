@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -35,6 +36,8 @@ INTERRUPTED = 130
 #: What a shell says of a command that SIGPIPE has ended.
 READER_GONE = 141
 UNEXPECTED = 12
+#: How a message about the url of a target begins.
+_URL_OF_TARGET = re.compile(r"targets\.[^.\s]+\.url\b")
 #: Files of earlier failures: a loop that fails at once is started every half minute.
 REPORTS_KEPT = 20
 #: typer carries its own copy of click, or uses click's, by version: this is ClickException of whichever it is.
@@ -78,10 +81,8 @@ def url_place(message: str, invocation: Invocation) -> str:
     """
     if message.startswith("[source] url"):
         return option_place("source.url", invocation).removesuffix("source.url: ")
-    if message.startswith("targets."):
-        keys = (f"targets.{name}.url" for name in invocation.settings.targets)
-        key = next((key for key in keys if message.startswith(key)), "")
-        return option_place(key, invocation).removesuffix(f"{key}: ") if key else ""
+    if named := _URL_OF_TARGET.match(message):  # the settings are perhaps not to be had
+        return option_place(named[0], invocation).removesuffix(f"{named[0]}: ")
     if message.startswith("source "):
         return option_place("source.url", invocation)
     if not message.startswith("target "):

@@ -21,6 +21,8 @@ from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSc
 GRAMMAR = Grammar(name="oracle", empty_is_null=True)
 _NOT_NULL = re.compile(r'\s*"[^"]+"\s+IS\s+NOT\s+NULL\s*', re.IGNORECASE)
 _NEXT_VALUE = re.compile(r'\s*(?:"?[\w$#]+"?\.)?"?([\w$#]+)"?\."?NEXTVAL"?\s*', re.IGNORECASE)
+#: Of a table that is polled: it goes with its triggers, and is nothing of the table's own.
+_OWN_INDEX = re.compile(r"VENUS_X_\d{5,}")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _TEXT = re.compile(r"'(?:[^']|'')+'")
 _CLOCK = re.compile(
@@ -150,7 +152,7 @@ def _indexes(
     found = []
     for name, terms in by_name.items():
         names = tuple(t[2] if t[4] is None else str(t[4]).strip('"') for t in terms)
-        if names == key and terms[0][0] == "UNIQUE":
+        if (names == key and terms[0][0] == "UNIQUE") or _OWN_INDEX.fullmatch(name):
             continue
         try:
             found.append(_index(name, terms, facts, constraint=name in unique))

@@ -119,6 +119,7 @@ def are_equal(way: WholeWay) -> None:
     assert way.at_target("SELECT count(*) FROM venus.target_table WHERE state <> 'ACTIVE'") == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_down_during_the_load_and_while_changes_are_applied(way: WholeWay, server: Server) -> None:
     application = Application(way.source)
     loading = threading.Thread(target=lambda: insist(way.load))

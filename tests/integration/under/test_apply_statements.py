@@ -81,6 +81,7 @@ def test_a_cut_of_many_tables_is_one_round_trip(
     equal(database, feed)
 
 
+@pytest.mark.slow
 def test_a_quiet_target_is_asked_about_once_a_second(
     database: str, broker: FakeDelivery, feed: Feed, said: list[str]
 ) -> None:

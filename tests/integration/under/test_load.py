@@ -190,9 +190,9 @@ def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_goe
             raise KeyboardInterrupt
         return run(loading)
 
-    def connect(url: str, *, application: str) -> Session:
+    def connect(url: str, *, application: str, target: str) -> Session:
         sessions.append(application)
-        return Session(url, application=application)
+        return Session(url, application=application, target=target)
 
     monkeypatch.setattr(loadtask._Loading, "run", stumble)
     monkeypatch.setattr(loadtask, "Session", connect)

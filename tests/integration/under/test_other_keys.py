@@ -119,6 +119,7 @@ def test_another_key_is_taken_over_by_the_way_that_is_said(way: WholeWay) -> Non
     assert query(way.target, ROWS) == query(way.source, ROWS)
 
 
+@pytest.mark.slow
 def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Settings) -> None:
     before = query(way.target, ROWS)
     way.stop("apply")
@@ -150,6 +151,7 @@ def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Sett
     until_same(way)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "key"),
     [
@@ -181,6 +183,7 @@ def test_a_key_of_another_type_needs_no_resync_of_the_target(way: WholeWay) -> N
     until_same(way)
 
 
+@pytest.mark.slow
 def test_a_table_that_is_paused_stays_so(way: WholeWay) -> None:
     pause(way.settings, "main", ["public.item"])
     query(way.source, OTHER_KEY)
@@ -194,6 +197,7 @@ def test_a_table_that_is_paused_stays_so(way: WholeWay) -> None:
     until_same(way)
 
 
+@pytest.mark.slow
 def test_a_foreign_key_that_stands_on_the_former_key_is_named(way: WholeWay) -> None:
     query(way.target, "CREATE TABLE mine (item int REFERENCES item); INSERT INTO mine VALUES (3)")
     query(way.source, OTHER_KEY)
@@ -209,6 +213,7 @@ def test_a_foreign_key_that_stands_on_the_former_key_is_named(way: WholeWay) -> 
     until_same(way)
 
 
+@pytest.mark.slow
 def test_a_table_that_venus_has_not_made_keeps_its_keys(way: WholeWay) -> None:
     way.stop("apply")
     query(way.target, "UPDATE venus.target_table SET created = false WHERE name = 'item'")

@@ -100,6 +100,7 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(
         until_equal(shop, broker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_table_that_is_filled_and_locked_keeps_nobody_waiting(
     shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]], swept: bool

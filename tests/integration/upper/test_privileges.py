@@ -173,6 +173,7 @@ def test_a_table_of_postgresql_that_may_not_be_read_halts_alone(
     halts_alone(postgres, broker, harm, cure, filled=filled)
 
 
+@pytest.mark.slow
 def test_a_log_of_mariadb_that_may_not_be_read_halts_its_table_alone(mariadb: Limited, broker: RunningBroker) -> None:
     name = sqlalchemy.make_url(mariadb.url).database
     user, log = f"'{USER}'@'127.0.0.1'", f"{name}.venus_{{log}}"
@@ -195,6 +196,7 @@ def by_column(source: Limited) -> Limited:
     return replace(source, limit=limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filled", [True, False])
 def test_a_column_of_mariadb_that_may_not_be_read_is_not_taken_for_dropped(
     mariadb: Limited, broker: RunningBroker, filled: bool
@@ -208,6 +210,7 @@ def test_a_column_of_mariadb_that_may_not_be_read_is_not_taken_for_dropped(
     assert {s.version for s in ledger.versions.values() if s.name == "customer"} == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("lost", ["SELECT", "SELECT (id)", "INSERT"])
 def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
@@ -259,6 +262,7 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
     assert adapter.reports[-1].connections == 1
 
 
+@pytest.mark.slow
 def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: Limited, broker: RunningBroker) -> None:
     """Without TRIGGER for their definer they fail the application's statements, and cannot be taken away."""
     if not mariadb.is_narrow:
