@@ -185,6 +185,12 @@ def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: floa
         yield f"{where}: {counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
 
 
+def silence(seconds: float, halves: int) -> str:
+    """Say that no change has come for so long; `halves` = half messages that have, and wait for their decision."""
+    said = f"source -> broker: nothing has been captured for {seconds:,.0f} s"
+    return f"{said}; a large transaction is being read: {counted(halves, 'half message')} so far" if halves else said
+
+
 def clock_problem(ship_s: float, limit_s: float) -> str:
     """Say that the source's clock and the broker's differ, by how long a change took on its way; empty = they do not.
 

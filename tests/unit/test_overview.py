@@ -92,6 +92,10 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
         (replace(HEALTHY, broker=BrokerView()), "broker: it does not know business main, although it had"),
         (replace(HEALTHY, broker=replace(BROKER, producer="")), "source -> broker: no upper adapter is connected"),
         (replace(HEALTHY, broker=replace(BROKER, captured_age_s=90.0)), "nothing has been captured for 90 s"),
+        (
+            replace(HEALTHY, broker=replace(BROKER, captured_age_s=90.0, halves_total=1200)),
+            "for 90 s; a large transaction is being read: 1,200 half messages so far",
+        ),
         (replace(HEALTHY, broker=replace(BROKER, alarms=("look",))), "broker: look"),
         (
             replace(

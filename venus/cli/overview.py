@@ -22,6 +22,7 @@ from venus.conditions import (
     problems,
     released,
     set_problems,
+    silence,
     unaccounted_problem,
 )
 from venus.model import counted
@@ -281,7 +282,7 @@ def capture_problems(overview: Overview) -> list[str]:
     if not broker.producer:
         found.append(nobody_captures(broker))
     elif silent is not None and silent > limit:
-        found.append(f"source -> broker: nothing has been captured for {silent:.0f} s")
+        found.append(silence(silent, broker.halves_total))
     elif said_so := clock_problem(broker.ship_s or 0.0, APPLY_LAG_MAX_S):
         found.append(said_so)
     return found

@@ -32,6 +32,10 @@ def test_capture_that_is_away_or_silent() -> None:
     status, entry = business()
     entry.last_captured_at_us = NOW_US - 61_000_000
     assert rules(status) == ["capture_late"]
+    entry.halves_total = 1
+    assert rules(status) == ["capture_late"]
+    ((_, said),) = judged(status, NOW, LATE)
+    assert said.endswith("for 61 s; a large transaction is being read: 1 half message so far")
     entry.producer = ""
     assert rules(status) == ["capture_away"]
     entry.last_captured_at_us = 0  # nothing was captured ever

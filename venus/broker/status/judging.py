@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from venus.conditions import clock_problem, set_problems
+from venus.conditions import clock_problem, set_problems, silence
 from venus.model import counted
 from venus.network.topology import PULLS_AS
 from venus.wire import broker_pb2
@@ -63,7 +63,7 @@ def _capture(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Itera
     # by this broker's clock alone, and one that nobody sets where it saw the commit: the source's may be another one
     silent_s = entry.committed_ago_ms / 1000 if entry.HasField("committed_ago_ms") else now.age_s(committed_us)
     if silent_s > late_s and not (entry.HasField("source") and entry.source.report.paused):
-        yield f"source -> broker: nothing has been captured for {silent_s:,.0f} s"
+        yield silence(silent_s, max(entry.halves_total, len(entry.halves)))
     elif said := clock_problem((committed_us - captured_us) / 1e6, late_s):
         yield said
 
