@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from venus.broker.snapshot import inside, splits
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Totals, decode_chunk
 from venus.config.traffic import Limits
-from venus.errors import Corruption, Overloaded, Refused, SnapshotExpired, Unavailable
+from venus.errors import Corruption, Overloaded, Unavailable
 from venus.model import ChangeKind
 from venus.wire import broker_pb2, change_pb2
 
@@ -93,7 +92,7 @@ def hand_over(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int
     taken = []
     for _ in range(snapshots):
         before = load.cuts
-        wait_until(lambda before=before: load.cuts > before + 3)  # type: ignore[misc]
+        engines.wait_until(lambda before=before: load.cuts > before + 3)  # type: ignore[misc]
         clock.now_s += 31  # not shared
         snapshot = open_snapshot(engine, splits=4)
         found: dict[bytes, bytes] = {}
@@ -114,13 +113,6 @@ def hand_over(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int
     return wrong, missing, halved
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + engines.WAIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def test_snapshot_plus_increments_is_the_source_under_load(engine: Core, clock: Clock) -> None:
     assert hand_over(engine, clock, 12) == (0, 0, 0)
 
@@ -131,7 +123,7 @@ def test_an_offset_read_outside_the_checkpoint_is_noticed(
     def outside(_store: Store, number: int) -> Materialised:
         (business,) = (found for found in engine.catalogue.present() if found.number == number)
         checkpointed = business.materialised
-        wait_until(lambda: business.materialised != checkpointed)
+        engines.wait_until(lambda: business.materialised != checkpointed)
         return business.materialised
 
     monkeypatch.setattr(inside, "reached", outside)
@@ -207,25 +199,6 @@ def test_truncated_and_swept_rows_are_left_out(engine: Core) -> None:
     assert engines.full_data(engine) == {b"%08d" % 21: b"again"}
 
 
-def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Clock) -> None:
-    engine = engines.make(tmp_path, clock)
-    Producer(engine).commit(engines.rows(0, 100))
-    snapshot = open_snapshot(engine, lease_s=600)
-    engine.stop()
-
-    engine = engines.make(tmp_path, clock)
-    clock.now_s += 500
-    assert len(engines.chunks(engine, snapshot, snapshot.splits[0])) == 1  # reading renews
-    clock.now_s += 500
-    assert engine.full_data.renew(snapshot.snapshot_id).offset == 100
-    clock.now_s += 601
-
-    with pytest.raises(SnapshotExpired):
-        engines.chunks(engine, snapshot, snapshot.splits[0])
-    wait_until(lambda: not list((tmp_path / "snapshots").iterdir()))
-    engine.stop()
-
-
 def test_young_snapshots_are_shared_and_the_last_one_removes_the_files(
     engine: Core, clock: Clock, tmp_path: Path
 ) -> None:
@@ -256,119 +229,6 @@ def test_only_so_many_checkpoints_at_once(engine: Core, clock: Clock) -> None:
     assert [(lease.holder, lease.offset, lease.lease_s, lease.left_s) for lease in engines.status(engine).leases] == [
         ("", 10, 600, 476), ("load of 1", 10, 610, 517), ("load of 2", 10, 620, 558), ("load of 3", 10, 630, 599),
     ]  # fmt: skip
-
-
-def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock: Clock) -> None:
-    engine = engines.make(tmp_path, clock, limits=Limits(leases=3, slow_request_ms=0))
-    Producer(engine).commit(engines.rows(0, 10))
-    first = open_snapshot(engine, holder="a")
-    open_snapshot(engine, holder="b")
-    clock.now_s += 31
-    open_snapshot(engine, holder="c")
-    assert len(list((tmp_path / "snapshots").iterdir())) == 2
-
-    with pytest.raises(Overloaded) as caught:
-        open_snapshot(engine)
-    assert str(caught.value) == (
-        "3 leases on snapshots are held already, by a (its lease: 3569 s), b (its lease: 3569 s), c (its lease: 3600 s)"
-    )
-    assert caught.value.retry_after_s == 1.0
-    engine.full_data.renew(first.snapshot_id)
-    assert len(engines.chunks(engine, first, first.splits[0])) == 1, "whoever has a lease is not disturbed"
-    engine.full_data.close(first.snapshot_id)
-    open_snapshot(engine, holder="d")
-    engine.stop()
-
-    engine = engines.make(tmp_path, clock, limits=Limits(leases=2, slow_request_ms=0))
-    assert len(engines.status(engine).leases) == 3, "what was promised is kept"
-    with pytest.raises(Overloaded, match="3 leases on snapshots are held"):
-        open_snapshot(engine)
-    engine.stop()
-
-
-def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock) -> None:
-    """One that opened snapshots and closed none had all of them, and nobody else could load anything for an hour."""
-    engine = engines.make(tmp_path, clock, limits=Limits(leases=8, slow_request_ms=0))
-    Producer(engine).commit(engines.rows(0, 10))
-    Producer(engine, "payroll").commit(engines.rows(0, 10))
-
-    def opened(holder: str, business: str = BUSINESS) -> int:
-        count = 0
-        while True:
-            try:
-                engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=business, holder=holder))
-            except Overloaded as error:
-                refusals.append(str(error))
-                return count
-            count += 1
-
-    refusals: list[str] = []
-    assert [opened("eu"), opened("us"), opened("eu", "payroll"), opened(""), opened("eu")] == [4, 2, 1, 1, 0]
-    assert refusals == [
-        "eu has 4 leases on snapshots of main already, and 4 are left for everybody else",
-        "us has 2 leases on snapshots of main already, and 2 are left for everybody else",
-        "eu has 1 lease on snapshots of payroll already, and 1 are left for everybody else",
-        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
-        "name (its lease: 3600 s) and 1 load of other businesses",
-        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
-        "name (its lease: 3600 s) and 1 load of other businesses",
-    ]
-    engine.stop()
-
-
-def test_a_lease_whose_answer_was_lost_ends_as_soon_as_nobody_can_wait_for_it(engine: Core, clock: Clock) -> None:
-    """It stood for its whole length, up to an hour, and kept the queue and files for nobody."""
-
-    def holders() -> list[str]:
-        engine.snapshots.expire()
-        return sorted(lease.holder for lease in engines.status(engine).leases)
-
-    Producer(engine).commit(engines.rows(0, 10))
-    lost, kept, read = (open_snapshot(engine, holder=name, confirms=True) for name in ("lost", "kept", "read"))
-    open_snapshot(engine, holder="of an older version")
-    assert lost.lease_s == kept.lease_s == 3600
-    engine.full_data.renew(kept.snapshot_id)
-    clock.now_s += 60
-    assert len(engines.chunks(engine, read, read.splits[0])) == 1
-    assert len(holders()) == 4
-    clock.now_s += 61
-
-    assert holders() == ["kept", "of an older version", "read"]
-    with pytest.raises(SnapshotExpired):
-        engine.full_data.renew(lost.snapshot_id)
-    clock.now_s += 3400
-    assert len(holders()) == 3
-
-
-def test_a_snapshot_that_cannot_be_described_leaves_no_lease(
-    engine: Core, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def plan(*_: object) -> list[broker_pb2.Split]:
-        raise Refused("no such split")
-
-    Producer(engine).commit(engines.rows(0, 10))
-    with monkeypatch.context() as patched:
-        patched.setattr(splits, "plan", plan)
-        with pytest.raises(Refused, match="no such split"):
-            open_snapshot(engine)
-
-    assert list(engines.status(engine).leases) == []
-    assert not list((tmp_path / "snapshots").iterdir())
-    open_snapshot(engine)
-
-
-def test_a_lease_is_as_long_as_the_operator_allows(tmp_path: Path, clock: Clock) -> None:
-    engine = engines.make(tmp_path, clock, snapshot_lease_s=5000.0)
-    Producer(engine).commit(engines.rows(0, 10))
-    assert open_snapshot(engine, lease_s=5000).lease_s == 5000
-    with pytest.raises(Refused, match="a lease of 5001 s is too long: this broker gives 5000 s at most"):
-        open_snapshot(engine, lease_s=5001)
-    engine.stop()
-
-    engine = engines.make(tmp_path, clock, snapshot_lease_s=60.0)
-    assert [lease.lease_s for lease in engines.status(engine).leases] == [3600]
-    assert open_snapshot(engine, lease_s=3600).lease_s == 3600  # a Spark job may ask for more than 60 s
-    engine.stop()
 
 
 def test_what_a_crash_left_behind_is_removed(tmp_path: Path, clock: Clock) -> None:
@@ -471,7 +331,7 @@ def test_a_snapshot_that_is_asked_for_while_the_broker_stops_is_no_failure(tmp_p
     Producer(engine).commit(engines.rows(0, 10))
     with ThreadPoolExecutor(1, "asks") as asks:
         asked = asks.submit(open_snapshot, engine)
-        wait_until(lambda: disk.looks["asks_0"] > 0)
+        engines.wait_until(lambda: disk.looks["asks_0"] > 0)
         disk.wait_for_rounds(1)
         engine.stop()
         with pytest.raises(Unavailable):

@@ -1,0 +1,166 @@
+"""Leases on snapshots: how many, whose, and for how long; none for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Clock, Producer
+from venus.broker.core import Core
+from venus.broker.snapshot import splits
+from venus.config.traffic import Limits
+from venus.errors import Overloaded, Refused, SnapshotExpired
+from venus.wire import broker_pb2
+
+KEYS = 400
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
+    opened = engines.make(tmp_path, clock, limits=Limits(slow_request_ms=0))  # this clock jumps
+    yield opened
+    opened.stop()
+
+
+def open_snapshot(engine: Core, **options: object) -> broker_pb2.Snapshot:
+    return engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, **options))  # type: ignore[arg-type]
+
+
+def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock)
+    Producer(engine).commit(engines.rows(0, 100))
+    snapshot = open_snapshot(engine, lease_s=600)
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock)
+    clock.now_s += 500
+    assert len(engines.chunks(engine, snapshot, snapshot.splits[0])) == 1  # reading renews
+    clock.now_s += 500
+    assert engine.full_data.renew(snapshot.snapshot_id).offset == 100
+    clock.now_s += 601
+
+    with pytest.raises(SnapshotExpired):
+        engines.chunks(engine, snapshot, snapshot.splits[0])
+    engines.wait_until(lambda: not list((tmp_path / "snapshots").iterdir()))
+    engine.stop()
+
+
+def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock, limits=Limits(leases=3, slow_request_ms=0))
+    Producer(engine).commit(engines.rows(0, 10))
+    first = open_snapshot(engine, holder="a")
+    open_snapshot(engine, holder="b")
+    clock.now_s += 31
+    open_snapshot(engine, holder="c")
+    assert len(list((tmp_path / "snapshots").iterdir())) == 2
+
+    with pytest.raises(Overloaded) as caught:
+        open_snapshot(engine)
+    assert str(caught.value) == (
+        "3 leases on snapshots are held already, by a (its lease: 3569 s), b (its lease: 3569 s), c (its lease: 3600 s)"
+    )
+    assert caught.value.retry_after_s == 1.0
+    engine.full_data.renew(first.snapshot_id)
+    assert len(engines.chunks(engine, first, first.splits[0])) == 1, "whoever has a lease is not disturbed"
+    engine.full_data.close(first.snapshot_id)
+    open_snapshot(engine, holder="d")
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock, limits=Limits(leases=2, slow_request_ms=0))
+    assert len(engines.status(engine).leases) == 3, "what was promised is kept"
+    with pytest.raises(Overloaded, match="3 leases on snapshots are held"):
+        open_snapshot(engine)
+    engine.stop()
+
+
+def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock) -> None:
+    """One that opened snapshots and closed none had all of them, and nobody else could load anything for an hour."""
+    engine = engines.make(tmp_path, clock, limits=Limits(leases=8, slow_request_ms=0))
+    Producer(engine).commit(engines.rows(0, 10))
+    Producer(engine, "payroll").commit(engines.rows(0, 10))
+
+    def opened(holder: str, business: str = BUSINESS) -> int:
+        count = 0
+        while True:
+            try:
+                engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=business, holder=holder))
+            except Overloaded as error:
+                refusals.append(str(error))
+                return count
+            count += 1
+
+    refusals: list[str] = []
+    assert [opened("eu"), opened("us"), opened("eu", "payroll"), opened(""), opened("eu")] == [4, 2, 1, 1, 0]
+    assert refusals == [
+        "eu has 4 leases on snapshots of main already, and 4 are left for everybody else",
+        "us has 2 leases on snapshots of main already, and 2 are left for everybody else",
+        "eu has 1 lease on snapshots of payroll already, and 1 are left for everybody else",
+        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
+        "name (its lease: 3600 s) and 1 load of other businesses",
+        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
+        "name (its lease: 3600 s) and 1 load of other businesses",
+    ]
+    engine.stop()
+
+
+def test_a_lease_whose_answer_was_lost_ends_as_soon_as_nobody_can_wait_for_it(engine: Core, clock: Clock) -> None:
+    """It stood for its whole length, up to an hour, and kept the queue and files for nobody."""
+
+    def holders() -> list[str]:
+        engine.snapshots.expire()
+        return sorted(lease.holder for lease in engines.status(engine).leases)
+
+    Producer(engine).commit(engines.rows(0, 10))
+    lost, kept, read = (open_snapshot(engine, holder=name, confirms=True) for name in ("lost", "kept", "read"))
+    open_snapshot(engine, holder="of an older version")
+    assert lost.lease_s == kept.lease_s == 3600
+    engine.full_data.renew(kept.snapshot_id)
+    clock.now_s += 60
+    assert len(engines.chunks(engine, read, read.splits[0])) == 1
+    assert len(holders()) == 4
+    clock.now_s += 61
+
+    assert holders() == ["kept", "of an older version", "read"]
+    with pytest.raises(SnapshotExpired):
+        engine.full_data.renew(lost.snapshot_id)
+    clock.now_s += 3400
+    assert len(holders()) == 3
+
+
+def test_a_snapshot_that_cannot_be_described_leaves_no_lease(
+    engine: Core, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(*_: object) -> list[broker_pb2.Split]:
+        raise Refused("no such split")
+
+    Producer(engine).commit(engines.rows(0, 10))
+    with monkeypatch.context() as patched:
+        patched.setattr(splits, "plan", plan)
+        with pytest.raises(Refused, match="no such split"):
+            open_snapshot(engine)
+
+    assert list(engines.status(engine).leases) == []
+    assert not list((tmp_path / "snapshots").iterdir())
+    open_snapshot(engine)
+
+
+def test_a_lease_is_as_long_as_the_operator_allows(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock, snapshot_lease_s=5000.0)
+    Producer(engine).commit(engines.rows(0, 10))
+    assert open_snapshot(engine, lease_s=5000).lease_s == 5000
+    with pytest.raises(Refused, match="a lease of 5001 s is too long: this broker gives 5000 s at most"):
+        open_snapshot(engine, lease_s=5001)
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock, snapshot_lease_s=60.0)
+    assert [lease.lease_s for lease in engines.status(engine).leases] == [3600]
+    assert open_snapshot(engine, lease_s=3600).lease_s == 3600  # a Spark job may ask for more than 60 s
+    engine.stop()
