@@ -1,8 +1,8 @@
 """When Python's collector of garbage looks at what: never at modules, and not while they are imported.
 
-A start makes 150,000 to 180,000 objects that stay for good. The collector looks at them again and again while they
-are made, a fifth of the time of every start, and once more in each full collection, which holds the interpreter's lock
-until it has looked at everything: 45 to 77 ms for 90,000 objects.
+A start makes 150,000 to 180,000 objects that stay for good. The collector scans them repeatedly while they are
+made, which takes a fifth of every start, and once more in each full collection, which holds the interpreter's lock
+until it has scanned everything: 45 to 77 ms for 90,000 objects.
 """
 
 from __future__ import annotations

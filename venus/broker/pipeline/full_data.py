@@ -59,9 +59,9 @@ class FullData:
         return self._place(self._snapshots.renew(snapshot_id), home)
 
     def business_of(self, snapshot_id: str) -> str:
-        """Return the name of a snapshot's business, "" if there is no such snapshot.
+        """Return which business a snapshot belongs to; an unknown snapshot belongs to "".
 
-        It has a name until its last snapshot is closed: that decides who may read it.
+        A business keeps its name until its last snapshot is closed, because the name decides who may read it.
         """
         return self._catalogue.name_of(self._snapshots.business_of(snapshot_id))
 
