@@ -111,6 +111,17 @@ class RegisteredTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UncapturedTable:
+    """A table that the patterns choose and the registry does not have: made or renamed since, detached, or refused.
+
+    `obstacle` says why it cannot be captured as it is; empty = the next installation captures it.
+    """
+
+    name: str
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLack:
     """One of VENUS's own tables that its user may not use as it must, and the statement that changes that."""
 
@@ -213,6 +224,14 @@ class Source(Protocol):
 
     def table_names(self) -> list[str]:
         """Return every table of the application, `namespace.table`, also what cannot be captured."""
+        ...
+
+    def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
+        """Return the tables that these patterns choose and the registry does not have, by name.
+
+        Empty if nothing is installed. A table that an operator took out of capture is in the registry. Reads the
+        dictionary, never rows; one statement says all names, and only what it finds is looked at more closely.
+        """
         ...
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:

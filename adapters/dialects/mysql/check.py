@@ -133,7 +133,17 @@ def _hidden(connection: Connection, table: Table) -> Iterator[Finding]:
         )
 
 
-def _table(connection: Connection, table: Table) -> Iterator[Finding]:
+def obstacle(table: Table) -> str:
+    """Return what forbids to capture a table, by its definition alone."""
+    found = next(_definition(table), None)
+    if found is None:
+        return ""
+    column = found.where.removeprefix(table.where).lstrip(".")
+    return f"column {column} {found.message}" if column else found.message
+
+
+def _definition(table: Table) -> Iterator[Finding]:
+    """Yield what forbids to capture a table, whatever its rows are."""
     if table.engine.lower() != "innodb":
         yield Finding(
             where=table.where,
@@ -155,7 +165,6 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
             details=table.key_problems,
             script=(number,),
         )
-    yield from _hidden(connection, table)
     for column, why in table.unsupported:
         yield Finding(
             where=f"{table.where}.{column}",
@@ -163,6 +172,11 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
             remedy="exclude the table, or change the column's type",
             blocks=True,
         )
+
+
+def _table(connection: Connection, table: Table) -> Iterator[Finding]:
+    yield from _definition(table)
+    yield from _hidden(connection, table)
     for column, expression in table.expressions.items():
         if _UNSETTLED.search(expression):
             yield Finding(

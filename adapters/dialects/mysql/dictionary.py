@@ -104,14 +104,17 @@ class Dictionary:
 
     def chosen(self, include: Seq[str], exclude: Seq[str]) -> list[Table]:
         """Return the application's tables that the patterns choose."""
-        included, excluded = Patterns(include), Patterns(exclude)
-        return [
-            t
-            for t in self.tables.values()
-            if not is_own_table(t.name, t.comment)
-            and included.match(*(names := spellings(t.database, t.name)))
-            and not excluded.match(*names)
-        ]
+        application = {t.name: t for t in self.tables.values() if not is_own_table(t.name, t.comment)}
+        database = next((t.database for t in application.values()), "")
+        return [application[name] for name in chosen_names(database, application, include, exclude)]
+
+
+def chosen_names(database: str, names: Iterable[str], include: Seq[str], exclude: Seq[str]) -> list[str]:
+    """Return the tables of a database that the patterns choose."""
+    included, excluded = Patterns(include), Patterns(exclude)
+    return [
+        name for name in names if included.match(*(forms := spellings(database, name))) and not excluded.match(*forms)
+    ]
 
 
 def spellings(database: str, name: str) -> tuple[str, str]:

@@ -8,6 +8,9 @@ SELECT table_id, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce
        fill_estimate, fill_done, sweep_from, number_max
   FROM venus_captured_table WHERE (state = 'RELEASED') = {released} ORDER BY table_id
 
+-- names --
+SELECT name FROM venus_captured_table
+
 -- sign --
 -- All that may change of a registered table; its columns do so with the fingerprint.
 SELECT table_id, fingerprint, state, reason, fill_cursor, fill_rows, fill_estimate, fill_done, sweep_from

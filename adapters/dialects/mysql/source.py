@@ -22,12 +22,13 @@ from venus.adapters.dialects.contract import (
     RegisteredTable,
     SchemaChanged,
     SourceState,
+    UncapturedTable,
 )
 from venus.adapters.dialects.going_back import LeftAt
 from venus.adapters.dialects.halting import Halts, is_halted, is_unreadable, state_before
 from venus.adapters.dialects.mysql import dictionary, install, privileges, refresh, registry, seen, structure, waits
 from venus.adapters.dialects.mysql.captured import Loaded, Marks, load
-from venus.adapters.dialects.mysql.check import check
+from venus.adapters.dialects.mysql.check import check, obstacle
 from venus.adapters.dialects.mysql.connection import Connection, NotPermitted, address_of
 from venus.adapters.dialects.mysql.cut import FillPace, open_cut
 from venus.adapters.dialects.mysql.statements import statement
@@ -90,6 +91,21 @@ class MysqlSource:
 
     def table_names(self) -> list[str]:
         return [f"{self._writer.address.database}.{name}" for name in dictionary.table_names(self._writer)]
+
+    def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
+        if not registry.is_installed(self._writer):
+            return []
+        known = {row[0] for row in self._writer.rows(statement("registry", "names"))}
+        place = self._writer.address.database
+        names = dictionary.chosen_names(place, dictionary.table_names(self._writer), include, exclude)
+        if not (names := [name for name in names if name not in known]):
+            return []
+        # capture has just read it as a whole, to compare it with the registry
+        read = self._loaded.dictionary.tables if self._loaded else {}
+        tables = read if all(name in read for name in names) else self._dictionary().tables
+        return [
+            UncapturedTable(name=f"{place}.{name}", obstacle=obstacle(tables[name])) for name in names if name in tables
+        ]
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:
         database = self._writer.address.database

@@ -47,6 +47,7 @@ class Dictionary:
         self._proofs: dict[tuple[str, str], list[Finding]] = {}
         self.type_map: Map[str, str] = NOTHING  # of the configuration
         self.asked: Map[str, str] = NOTHING  # of this command: overrides what is recorded
+        self.found: list[Listed] = []  # when the tables were listed last
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
@@ -66,7 +67,8 @@ class Dictionary:
             ]  # fmt: skip
             others = beside(special, [r[1] for r in rows]).items()
             found += [Listed(owner=owner, name=n, partitioned=False, rows=0, kind=kind) for n, kind in others]
-        return [t for t in found if t.owner in self.schemas or (t.is_own and t.name == HEARTBEAT)]
+        self.found = [t for t in found if t.owner in self.schemas or (t.is_own and t.name == HEARTBEAT)]
+        return self.found
 
     @property
     def owned(self) -> ownership.Owned:

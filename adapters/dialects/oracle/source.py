@@ -20,6 +20,7 @@ from venus.adapters.dialects.contract import (
     RegisteredTable,
     SchemaChanged,
     SourceState,
+    UncapturedTable,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.oracle import claiming, executing, inline, registry, sampling, segments, structure
@@ -41,6 +42,7 @@ from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.rotating import RotatingDriver
 from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import Listed
 from venus.adapters.dialects.oracle.versions import Version, version_of
 from venus.adapters.dialects.releasing import BY_SCRIPT
 from venus.config import Settings
@@ -83,6 +85,8 @@ class OracleSource:
         self._halts = Halts()
         self._bounds = Bounds(self._options.limits)
         self._polls = Polls()
+        #: The tables as `refresh_schemas` has listed them, until they are asked for.
+        self._listed: Seq[Listed] | None = None
 
     def close(self) -> None:
         self._reader.close()
@@ -129,6 +133,28 @@ class OracleSource:
     def table_names(self) -> list[str]:
         """Return every table of the captured schemas."""
         return [at.qualified for at in application(self._database()[1].listed())]
+
+    def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
+        """Return the tables that the patterns choose and the registry does not have.
+
+        Capture has just listed all tables to compare them with the registry: they are not listed again for this.
+        """
+        dictionary, listed = self._database()[1], self._listed
+        self._listed = None
+        if not self._is_installed():
+            self._writer.rollback()
+            return []
+        listed = dictionary.listed() if listed is None else listed
+        known = {(row[0], row[1]) for row in self._writer.rows(statement("registry", "known_names"))}
+        found = [
+            UncapturedTable(
+                name=at.qualified, obstacle=next(iter(dictionary.table(at, as_inline=self._options.inline).refused), "")
+            )
+            for at in chosen(listed, include, exclude)
+            if (at.owner, at.name) not in known
+        ]
+        self._writer.rollback()
+        return found
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:
         """Return the patterns that choose none of these."""
@@ -346,6 +372,7 @@ class OracleSource:
         follow(self._writer, self._database()[1])
         known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
         self._adopt(self._compare_all())
+        self._listed = self._database()[1].found
         now = [a.layout.schema for a in self._accesses.values()]
         return [s for s in now if (s.table_id, s.version) not in known]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
-from venus.adapters.dialects.postgresql import dictionary, findings, keys
+from venus.adapters.dialects.contract import UncapturedTable
+from venus.adapters.dialects.postgresql import dictionary, findings, keys, registry
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.names import qualified, quoted
@@ -39,6 +40,27 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
     if chosen:
         found.append(_size(chosen))
     return found
+
+
+def uncaptured_tables(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
+    """Return the tables that the patterns choose and the registry does not have; one statement if there are none."""
+    if not registry.is_installed(connection):
+        return []
+    names = connection.rows(statement("registry", "uncaptured"))
+    oids = {row[0] for row in dictionary.listed(names, include, exclude)}
+    if not oids:
+        return []
+    tables = dictionary.read(connection, [r for r in dictionary.all_tables(connection) if r[0] in oids])
+    return [UncapturedTable(name=f"{t.namespace}.{t.name}", obstacle=_obstacle(t)) for t in tables]
+
+
+def _obstacle(table: Table) -> str:
+    """Return what forbids to capture a table, by its definition alone."""
+    found = next((f for f in findings.of_table(table) if f.blocks), None)
+    if found is None:
+        return ""
+    column = found.where.removeprefix(f"{table.namespace}.{table.name}").lstrip(".")
+    return f"column {column} {found.message}" if column else found.message
 
 
 def _size(tables: Seq[Table]) -> Finding:

@@ -19,6 +19,14 @@ SELECT md5(coalesce(string_agg(concat_ws(' ', table_id, fingerprint, state), ','
 -- Changes with every write to the registry.
 SELECT concat_ws(' ', count(*), sum(hashtidextended(ctid, xmin::text::bigint))) FROM venus.captured_table
 
+-- uncaptured --
+-- The tables that the registry does not have. Of thousands of tables little is read.
+SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition AND c.relpersistence <> 't'
+   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+   AND NOT EXISTS (SELECT FROM venus.captured_table t WHERE t.namespace = n.nspname AND t.name = c.relname)
+ ORDER BY n.nspname, c.relname
+
 -- register --
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 INSERT INTO venus.captured_table (table_id, namespace, name, schema_wire, fingerprint, state, fill_rows,

@@ -22,6 +22,7 @@ from venus.adapters.dialects.contract import (
     OwnLack,
     RegisteredTable,
     SourceState,
+    UncapturedTable,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, is_unreadable, state_before
 from venus.adapters.dialects.postgresql import (
@@ -36,7 +37,7 @@ from venus.adapters.dialects.postgresql import (
     structure,
     waits,
 )
-from venus.adapters.dialects.postgresql.check import check
+from venus.adapters.dialects.postgresql.check import check, uncaptured_tables
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
 from venus.adapters.dialects.postgresql.marks import Marks, Tables
@@ -130,6 +131,10 @@ class PostgresSource:
 
     def table_names(self) -> list[str]:
         return [f"{r[1]}.{r[2]}" for r in dictionary.application(dictionary.all_tables(self._connection))]
+
+    def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
+        with self._connection.reading():
+            return uncaptured_tables(self._connection, include, exclude)
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:
         return dictionary.unmatched(dictionary.all_tables(self._connection), patterns)

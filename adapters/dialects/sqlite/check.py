@@ -13,7 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from venus.adapters.dialects.sqlite.connection import quoted, writable
-from venus.adapters.dialects.sqlite.dictionary import Dictionary, Found, chosen, numbered, table_names
+from venus.adapters.dialects.sqlite.dictionary import (
+    NO_KEY,
+    Dictionary,
+    Found,
+    chosen,
+    foreign_collation,
+    numbered,
+    table_names,
+)
 from venus.adapters.dialects.sqlite.reading import Access, Row, Rows, access_to, key_for_people
 from venus.adapters.dialects.sqlite.values import DoesNotFit
 from venus.model import Finding, Kind
@@ -67,8 +75,7 @@ def _of_file(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:
 def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]:
     where = found.schema.qualified
     if not found.key:
-        message = "no key by which a row can be told from the others"
-        yield Finding(where=where, message=message, remedy=_KEY_CHOICES, blocks=True)
+        yield Finding(where=where, message=NO_KEY, remedy=_KEY_CHOICES, blocks=True)
     for column in found.untyped:
         yield Finding(
             where=where,
@@ -77,7 +84,7 @@ def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]
             blocks=True,
         )
     for collation in found.foreign_collations:
-        message = f"an index is ordered by {collation}, a collation that only the application has"
+        message = foreign_collation(collation)
         yield Finding(where=where, message=message, remedy="drop the index, or exclude the table", blocks=True)
     if found.key and not found.foreign_collations and not found.untyped:
         yield from _null_keys(connection, found)

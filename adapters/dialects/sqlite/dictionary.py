@@ -27,6 +27,7 @@ Rows = list[tuple[Any, ...]]
 
 NAMESPACE = "main"
 HEARTBEAT = "venus_heartbeat"
+NO_KEY = "no key by which a row can be told from the others"
 #: SQLite's own; a list of those in use would name the application's too.
 _COLLATIONS = {"BINARY", "NOCASE", "RTRIM"}
 #: Names under which a rowid can be addressed unless a column has taken them.
@@ -74,6 +75,11 @@ class Skipped:
 
     name: str
     kind: str
+
+
+def foreign_collation(collation: str) -> str:
+    """Say that only the application can compare by the collation of an index."""
+    return f"an index is ordered by {collation}, a collation that only the application has"
 
 
 def spellings(name: str) -> tuple[str, str]:
@@ -144,6 +150,16 @@ class Dictionary:
             untyped=untyped,
             foreign_collations=tuple(self._foreign_collations(name)),
         )
+
+    def obstacle(self, name: str) -> str:
+        """Return what forbids to capture a table, by its definition alone: no row is read."""
+        without_rowid, _ = self._flags[name]
+        info = self._rows("columns", name)
+        primary = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
+        indexes = self._unique(name, primary)
+        if not self._key(name, info, primary, self._rowid_alias(info, primary, without_rowid, indexes), indexes):
+            return NO_KEY
+        return next((foreign_collation(found) for found in self._foreign_collations(name)), "")
 
     def _rows(self, query: str, *parameters: str) -> Rows:
         return self._connection.execute(statement("dictionary", query), parameters).fetchall()

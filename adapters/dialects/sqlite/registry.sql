@@ -5,6 +5,9 @@ SELECT table_id, schema_wire, state, coalesce(reason, ''), coalesce(fill_cursor,
        fill_done, sweep_from, log_through, number_max
 FROM venus_captured_table WHERE (state = 'RELEASED') = ? ORDER BY table_id;
 
+-- names --
+SELECT name FROM venus_captured_table;
+
 -- sign --
 -- All that may change of a registered table; its columns do so with the fingerprint.
 SELECT table_id, substr(fingerprint, 1, instr(fingerprint || ' ', ' ') - 1), state, reason, fill_cursor, fill_rows,

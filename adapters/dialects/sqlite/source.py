@@ -23,6 +23,7 @@ from venus.adapters.dialects.contract import (
     RegisteredTable,
     SchemaChanged,
     SourceState,
+    UncapturedTable,
 )
 from venus.adapters.dialects.going_back import LeftAt, WentBack
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
@@ -115,6 +116,18 @@ class SqliteSource:
     def table_names(self) -> list[str]:
         """Return every table and view of the application."""
         return [spellings(name)[1] for name in self._names()]
+
+    def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
+        """Return the tables that the patterns choose and the registry does not have."""
+        with read_transaction(self._writer, self._file):
+            if not registry.installed(self._writer):
+                return []
+            known = {name for (name,) in self._writer.execute(statement("registry", "names"))}
+            names = [n for n in chosen(table_names(self._writer)[0], include, exclude) if n not in known]
+            if not names:
+                return []
+            dictionary = Dictionary(self._writer)
+            return [UncapturedTable(name=spellings(n)[1], obstacle=dictionary.obstacle(n)) for n in names]
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:
         """Return the patterns that choose none of these."""
