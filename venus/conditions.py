@@ -28,6 +28,10 @@ UNUSABLE = "may not be used: "
 GONE = "the table is gone"
 #: How the reason of a table begins at a target that was asked to make it equal to the full data, in vain.
 RESYNC_FAILED = "resync failed: "
+#: At the source: the patterns choose it and it is not captured; the reason says why it cannot be, if it cannot.
+NOT_CAPTURED = "NOT_CAPTURED"
+#: What is said of such a table behind its name.
+MATCHES = "matches the patterns and"
 #: Its changes wait for a lock that somebody else holds.
 WAITING = "WAITING"
 #: Always in the metrics, so that a graph of one starts at zero rather than nowhere.
@@ -77,6 +81,22 @@ def own_at_source(name: str, grant: str) -> TableCondition:
     return TableCondition(table_id=0, name=name, state="HALTED", reason=reason)
 
 
+def uncaptured_at_source(name: str, obstacle: str) -> TableCondition:
+    """Return a table at the source that the patterns choose and that is not captured; `obstacle`: it cannot be."""
+    return TableCondition(table_id=0, name=name, state=NOT_CAPTURED, reason=obstacle)
+
+
+def uncaptured_problem(name: str, obstacle: str) -> str:
+    """Say that the patterns choose a table that is not captured, and what to do about it."""
+    leaves_out = "`source.exclude` of the configuration leaves it out"
+    if obstacle:
+        return (
+            f"{name} {MATCHES} cannot be captured: {obstacle}; `venus check` says what to do, then `venus "
+            f"install-triggers` captures it; or {leaves_out}"
+        )
+    return f"{name} {MATCHES} is not captured: `venus install-triggers` captures it, or {leaves_out}"
+
+
 def locked_at_source(name: str, holder: str) -> TableCondition:
     """Return a table at the source for which cuts wait, because somebody has it to himself."""
     return TableCondition(table_id=0, name=name, state=WAITING, reason=f"for a lock of {holder}")
@@ -99,8 +119,11 @@ class AdapterCondition:
     def of(
         cls, tables: Iterable[TableCondition], *, paused: bool = False, quarantined: int = 0, cut_over: str = ""
     ) -> AdapterCondition:
-        """Leave out what is ordinary; what needs somebody comes first."""
-        told = sorted((t for t in tables if not t.ordinary), key=lambda t: (t.state in MOVING_STATES, t.name))
+        """Leave out what is ordinary; what needs somebody comes first, and what was never captured behind that."""
+        told = sorted(
+            (t for t in tables if not t.ordinary),
+            key=lambda t: (t.state in MOVING_STATES, t.state == NOT_CAPTURED, t.name),
+        )
         return cls(paused=paused, tables=tuple(told), quarantined=quarantined, cut_over=cut_over)
 
 
@@ -113,7 +136,9 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
     for table in condition.tables:
         if table.state == RELEASED:
             continue  # somebody wanted it so; `released` says it
-        if table.state not in MOVING_STATES:
+        if table.state == NOT_CAPTURED:
+            found.append(f"{where}: {uncaptured_problem(table.name, table.reason)}")
+        elif table.state not in MOVING_STATES:
             why = f" ({table.reason})" if table.reason else ""
             found.append(f"{where}: {table.name} is {table.state}{why}; {_way_out(table, at)}".rstrip("; "))
         elif table.resync_failed:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from venus.adapters.cutover.hashing import TableHash
+from venus.adapters.cutover.leftout import left_out_lines
 from venus.adapters.targets.cutting import Counter, Reference
 from venus.model import counted
 
@@ -65,6 +66,7 @@ def document(
     foreign_keys: Sequence[Reference],
     counters: Sequence[Counter],
     left_out: Sequence[str],
+    tables_left_out: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Put the certificate together."""
     return head | {
@@ -78,6 +80,7 @@ def document(
             {"sequence": c.sequence, "table": c.table, "column": c.column, "next": c.next_value, "step": c.step}
             for c in counters
         ],
+        "tables_left_out": list(tables_left_out),
         "left_out": list(left_out),
         "warnings": [],
     }
@@ -96,6 +99,7 @@ def text(found: dict[str, Any]) -> str:
         f"{'table':<40} {'rows':>14}  {'hash (source = full data = target)':<34}",
     ]
     lines += [_table_line(t) for t in found["tables"]]
+    lines += left_out_lines(found.get("tables_left_out", ()))
     lines += ["", f"foreign keys: {len(found['foreign_keys'])} checked row by row"]
     lines += [
         f"  ! {f['name']} {f['reference']}: {dangling(f['orphans'])}, for example {f['example']}"

@@ -7,15 +7,17 @@ everything else is a line that says what is wrong and which command mends it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.contract import Source, UncapturedTable
 from venus.adapters.targets.cutting import Block, CutoverTarget
 from venus.adapters.targets.views import TargetTable, TargetView
-from venus.conditions import RESYNCING
+from venus.conditions import MATCHES, NOT_CAPTURED, RESYNCING
 from venus.model import counted
 from venus.network.topology import PULLS_AS
 from venus.rpc.admin import Admin
+from venus.rpc.reports import decode
 from venus.wire import broker_pb2
 
 #: A transaction at the source that is open for longer than this is told of.
@@ -53,6 +55,8 @@ class Readiness:
     released: dict[str, str] = field(default_factory=dict)
     #: Those of them that were dropped at the source.
     gone: frozenset[str] = frozenset()
+    #: The tables that the patterns choose and that are not captured; which of them may stay behind says leftout.py.
+    uncaptured: tuple[UncapturedTable, ...] = ()
     #: The tables that somebody has dropped at the target.
     missing: frozenset[str] = frozenset()
 
@@ -67,8 +71,10 @@ def counters_of(tables: Iterable[TargetTable]) -> dict[str, int]:
     return {t.name: t.rows_applied + t.quarantined + t.skipped + t.held for t in tables}
 
 
-def look(source: Source, admin: Admin, business: str, target: CutoverTarget) -> Readiness:
-    """Ask source, broker and target, one after the other."""
+def look(
+    source: Source, admin: Admin, business: str, target: CutoverTarget, include: Seq[str] = (), exclude: Seq[str] = ()
+) -> Readiness:
+    """Ask source, broker and target, one after the other; the patterns are those of the configuration."""
     backlog = source.backlog()
     tables = tuple(
         SourceTable(
@@ -86,6 +92,7 @@ def look(source: Source, admin: Admin, business: str, target: CutoverTarget) -> 
         target=view.name,
         source=tables,
         released=out,
+        uncaptured=tuple(source.uncaptured_tables(include, exclude)),
         gone=frozenset(out).difference(source.table_names()) if out else frozenset(),
         missing=frozenset(t.name for t in view.tables).difference(t.schema.qualified for t in target.tables()),
         producer=own.producer if own else "",
@@ -99,13 +106,18 @@ def look(source: Source, admin: Admin, business: str, target: CutoverTarget) -> 
 
 
 def concerning(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
-    """Return the alarms of a business, but for those of other targets and sets, which lose nothing by a cut-over."""
+    """Return the alarms of a business, but for those of other targets and sets, which lose nothing by a cut-over.
+
+    Which tables are not captured the source itself has just said, and the operator may leave them out.
+    """
     prefix = f"{own.business}/"
     others = [c.group for c in own.consumers if c.group != group]
     marks = [
         f"set {name.removeprefix(PULLS_AS)}:" if name.startswith(PULLS_AS) else f"target {name.removeprefix(prefix)}:"
         for name in others
     ] + [f"held tables of {name}," for name in others]
+    known = decode(own.source.report).tables if own.HasField("source") else ()
+    marks += [f"source: {table.name} {MATCHES} " for table in known if table.state == NOT_CAPTURED]
     return [alarm for alarm in own.alarms if not any(mark in alarm for mark in marks)]
 
 

@@ -18,9 +18,10 @@ from typing import Any
 from venus.adapters.cutover import certificate
 from venus.adapters.cutover.certificate import Compared, dangling
 from venus.adapters.cutover.comparing import Comparing
+from venus.adapters.cutover.leftout import choose_left_out, left_out_document, uncaptured_blocks
 from venus.adapters.cutover.legs import NotAtRest, Table, target_hash
 from venus.adapters.cutover.readiness import Readiness, absent, blocks, counters_of, look, moved, pending
-from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.contract import Source, UncapturedTable
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.contract import Target
 from venus.adapters.targets.cutting import Block, Counter, CutoverTarget, Mark, Reference, TableThere
@@ -48,6 +49,8 @@ class Wish:
     wait_s: float = 60.0
     quiet_s: float = 5.0
     leave_invalid: bool = False
+    #: Tables that are not captured, and need not be.
+    leave_out: tuple[str, ...] = ()
     #: When, and who: time and names are the caller's.
     head: dict[str, Any] = field(default_factory=dict)
 
@@ -155,11 +158,14 @@ class _Cutover:
         before: dict[str, int] | None = None
         there_at = time.monotonic()  # when all processes were last there
         while True:
-            readiness = look(self._source, self._admin, self._settings.business.name, self._session)
+            chosen = self._settings.source
+            readiness = look(
+                self._source, self._admin, self._settings.business.name, self._session, chosen.tables, chosen.exclude
+            )
             before = readiness.counters if before is None else before
             if not readiness.at_target.loaded:
                 raise Refused(blocks(readiness)[0].line)
-            self._add(blocks(readiness))
+            self._add([*blocks(readiness), *uncaptured_blocks(readiness.uncaptured, self._left_out(readiness))])
             away = absent(readiness)
             if not away:
                 there_at = time.monotonic()
@@ -178,6 +184,10 @@ class _Cutover:
                 return readiness
             self._report(f"waits: {waits[0].what}", 0, 0)
             time.sleep(LOOK_EVERY_S)
+
+    def _left_out(self, readiness: Readiness) -> list[UncapturedTable]:
+        """Return the tables that are not captured and that the operator leaves out. Raises ConfigError."""
+        return choose_left_out(readiness.uncaptured, self._wish.leave_out)
 
     def _watch(self, before: Readiness) -> None:
         """See whether the source is at rest."""
@@ -234,7 +244,7 @@ class _Cutover:
         }
         return certificate.document(
             head=head, tables=tables, foreign_keys=keys, counters=counters,
-            left_out=conversion.left_out,
+            left_out=conversion.left_out, tables_left_out=left_out_document(self._left_out(end)),
         )  # fmt: skip
 
     # -- what is final ---------------------------------------------------------------------------------------------

@@ -200,7 +200,10 @@ class Capture:
                 if lacks := source.own_lacking():
                     self._wait_for_grants(lacks, producer, timeout_s)
                     return False
-                session = open_session(source, producer, self._claim, timeout_s=timeout_s)
+                chosen = self._settings.source
+                session = open_session(
+                    source, producer, self._claim, timeout_s=timeout_s, include=chosen.tables, exclude=chosen.exclude
+                )
                 session.business = self._settings.business.name
                 self._reporter.count(connections=1)
                 self._loop(session, until)

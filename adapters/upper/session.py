@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState
+from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState, UncapturedTable
 from venus.adapters.upper import missing
 from venus.adapters.upper.fills import ACTIVE, Fills
 from venus.adapters.upper.ingest import Ingest
 from venus.adapters.upper.reviews import judge
 from venus.adapters.upper.schemas import Schemas
-from venus.conditions import AdapterCondition, at_source, locked_at_source
+from venus.conditions import AdapterCondition, at_source, locked_at_source, uncaptured_at_source
 from venus.errors import Diverged, Fenced
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.wire.broker_pb2 import HalfRef, InitAck
@@ -47,6 +48,11 @@ class Session:
     sign: str = ""
     #: The tables that cuts wait for, and for whose lock, as the broker was told.
     locked: dict[str, str] = field(default_factory=dict)
+    #: The patterns that choose the tables, and those that leave some out.
+    include: Seq[str] = ()
+    exclude: Seq[str] = ()
+    #: What they choose and the registry does not have, as the broker was told.
+    uncaptured: list[UncapturedTable] = field(default_factory=list)
     #: The tables that the broker had changes of when the session was opened, with their newest versions.
     changed: Mapping[int, int] = field(default_factory=dict)
 
@@ -58,7 +64,8 @@ class Session:
         self.schemas.offer(t.schema for t in tables)
         self.fills.read(tables)
         self.locked = self.source.locked()
-        self.producer.report(standing_of([*tables, *self.source.released()], self.locked))
+        self.uncaptured = self.source.uncaptured_tables(self.include, self.exclude)
+        self.producer.report(standing_of([*tables, *self.source.released()], self.locked, self.uncaptured))
 
     def _registered(self) -> list[RegisteredTable]:
         """Return the registered tables; one that is new here, and of which the broker has changes, will be swept.
@@ -75,8 +82,14 @@ class Session:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
         self.schemas.offer(self.source.refresh_schemas())
         # a fill that came no further waits for the registry to be read again, whatever its sign says
-        if self.source.registry_sign() != self.sign or not self.fills.complete or self.source.locked() != self.locked:
+        if self.source.registry_sign() != self.sign or not self.fills.complete or self._stands_otherwise():
             self.read_registry()
+
+    def _stands_otherwise(self) -> bool:
+        """Whether something beside the registry is not as the broker was told."""
+        if self.source.locked() != self.locked:
+            return True
+        return self.source.uncaptured_tables(self.include, self.exclude) != self.uncaptured
 
     def answer_reviews(self) -> int:
         """Answer what the broker asks, from the batch table; return how many halves that were.
@@ -121,10 +134,13 @@ def _is_untouched(table: RegisteredTable) -> bool:
     return table.state == ACTIVE and not (fill.done or fill.sweep_from or fill.cursor or fill.rows_done)
 
 
-def standing_of(tables: Iterable[RegisteredTable], locked: Mapping[str, str]) -> AdapterCondition:
+def standing_of(
+    tables: Iterable[RegisteredTable], locked: Mapping[str, str], uncaptured: Iterable[UncapturedTable] = ()
+) -> AdapterCondition:
     """Return which tables are not captured, and why; and which are `locked`, and by whom."""
     found = [at_source(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables]
-    return AdapterCondition.of([*found, *(locked_at_source(table, holder) for table, holder in locked.items())])
+    found += [locked_at_source(table, holder) for table, holder in locked.items()]
+    return AdapterCondition.of([*found, *(uncaptured_at_source(t.name, t.obstacle) for t in uncaptured)])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,8 +157,10 @@ class Claim:
     epoch: Epoch | None = None
 
 
-def open_session(source: Source, producer: Ingest, claim: Claim, *, timeout_s: float) -> Session:
-    """Run the start-up.
+def open_session(
+    source: Source, producer: Ingest, claim: Claim, *, timeout_s: float, include: Seq[str] = (), exclude: Seq[str] = ()
+) -> Session:
+    """Run the start-up; `include` and `exclude` are the patterns of the configuration.
 
     Raises Fenced when somebody else has taken over since this process' last session: a process that lost its
     connection must not take the stream back from its successor. Raises Held when somebody else is at work.
@@ -167,6 +185,7 @@ def open_session(source: Source, producer: Ingest, claim: Claim, *, timeout_s: f
     if ack.in_doubt:
         missing.pass_over(producer, state, committed, timeout_s=timeout_s)
     session = _positioned(source, producer, state, ack, max(committed, state.last_batch if ack.in_doubt else 0))
+    session.include, session.exclude = include, exclude
     session.read_registry()
     return session
 

@@ -104,6 +104,8 @@ class Result:
     sample: float = 1.0
     where: str = ""
     notes: list[str] = field(default_factory=list)
+    #: Tables that the patterns choose and that are not captured, each with the reason.
+    not_compared: dict[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:

@@ -38,6 +38,8 @@ def page(result: Result) -> str:
         circumstances.append(f"where {result.where}")
     if result.sample < 1:
         circumstances.append(f"a sample of {result.sample:.1%}")
+    if result.not_compared:
+        circumstances.append(f"not compared: {', '.join(result.not_compared)}")
     return template.substitute(
         business=escape(result.business),
         verdict=result.verdict.name.lower(),

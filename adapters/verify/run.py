@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from venus import __version__
-from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.contract import RegisteredTable, UncapturedTable
+from venus.adapters.dialects.registry import open_source
 from venus.adapters.dialects.verifying import Subject, open_reader
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.contract import require
@@ -26,7 +27,7 @@ from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.options import LEGS, Chosen, Options, Report, RunnerFor, VerificationFailed
 from venus.adapters.verify.table import Comparison
 from venus.adapters.verify.tasks import Ends, Place, close_opened
-from venus.conditions import GONE, RELEASED, RELEASING, gone_way_out
+from venus.conditions import GONE, RELEASED, RELEASING, gone_way_out, uncaptured_problem
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
@@ -66,6 +67,8 @@ class _Run:
     left_out: list[TableSchema] = field(default_factory=list)
     #: Tables that were taken out of capture.
     released: dict[int, TableSchema] = field(default_factory=dict)
+    #: Tables that the patterns choose and that are not captured.
+    uncaptured: list[UncapturedTable] = field(default_factory=list)
     #: Of which tables it mirrors some rows only, and which.
     filters: tuple[tuple[str, str], ...] = ()
 
@@ -77,6 +80,7 @@ class _Run:
         )  # fmt: skip
         registered, result.leg = self._registered()
         registered = self._leave_out_released(registered)
+        self._note_uncaptured(registered)
         registered = self._leave_out(registered)
         if options.where and result.leg != "ends":
             raise ConfigError(
@@ -95,6 +99,8 @@ class _Run:
                 )  # fmt: skip
                 for one in chosen:
                     result.tables.append(Comparison(options, ends, one, self.runner_for, self.report).compare())
+        if not options.tables:
+            result.not_compared = {t.name: t.obstacle or "not captured" for t in self.uncaptured}
         result.notes, result.seconds = self.notes, time.monotonic() - began
         return result
 
@@ -132,6 +138,19 @@ class _Run:
         why = "is not compared: it is not captured any more"
         self.notes += [f"{t.schema.qualified} {why} ({t.reason})" for t in out]
         return {i: t for i, t in registered.items() if i not in self.released} if registered is not None else None
+
+    def _note_uncaptured(self, registered: dict[int, RegisteredTable] | None) -> None:
+        """Note the tables that the patterns choose and that are not captured: there is nothing to compare."""
+        if registered is None:
+            return
+        chosen = self.settings.source
+        try:
+            with closing(open_source(self.settings)) as source:
+                self.uncaptured = source.uncaptured_tables(chosen.tables, chosen.exclude)
+        except VenusError as error:
+            self.notes.append(f"which tables are not captured is not known: {error}")
+        if not self.options.tables:
+            self.notes += [f"not compared: {uncaptured_problem(t.name, t.obstacle)}" for t in self.uncaptured]
 
     def _leave_out(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
         """Return the registry without what the broker set here does not mirror, and note that."""
@@ -215,6 +234,8 @@ class _Run:
                 if any(_named(s, pattern) for s in self.released.values()):
                     hint = "--leg target compares the target with what the broker keeps of it"
                     raise ConfigError(f"{pattern!r} is not captured any more", hint=hint)
+                if missing := next((t for t in self.uncaptured if _chooses(pattern, t.name)), None):
+                    raise ConfigError(uncaptured_problem(missing.name, missing.obstacle))
                 known = sorted(s.qualified for s in every)
                 hint = f"compared can be: {', '.join(known[:12])}"
                 raise ConfigError(f"no table is named {pattern!r}{nearest(pattern, known)}", hint=hint)
@@ -224,6 +245,10 @@ class _Run:
 def _is_own(schema: TableSchema) -> bool:
     """Tell VENUS's own heartbeat row, also as a dictionary in upper case has it."""
     return schema.is_heartbeat or schema.name == "VENUS_HEARTBEAT"
+
+
+def _chooses(pattern: str, qualified: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (qualified, qualified.partition(".")[2]))
 
 
 def _named(schema: TableSchema, pattern: str) -> bool:

@@ -201,3 +201,40 @@ def triggers_of(running: Watched, table: str) -> list[str]:
     with closing(sqlite3.connect(running.pipeline.folder / "app.db")) as connection:
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", [table])
         return [name for (name,) in found]
+
+
+def test_a_table_that_was_made_after_the_installation(running: Watched) -> None:
+    gauge = 'venus_tables_not_following{business="main",place="source",state="NOT_CAPTURED"}'
+    pipeline = running.pipeline
+    assert metric(running, gauge) == 0
+    running.new_table("later")
+
+    in_all_places(running, "source: main.later matches the patterns and is not captured", gauge)
+    assert "`venus install-triggers`" in get(running, "/alarms")[1]
+    (found,) = (f for f in pipeline.ask("check")["findings"] if f["where"] == "main.later")
+    assert (found["message"], found["blocks"]) == ("matches the patterns and is not captured", False)
+    verified = pipeline.venus("verify", "--target", "main")
+    assert "not compared: main.later matches the patterns and is not captured" in verified.err
+    assert verified.out.rstrip().endswith("1 table not compared")
+    assert pipeline.ask("verify", "--target", "main")["not_compared"] == [
+        {"table": "main.later", "reason": "not captured"}
+    ]
+    said = pipeline.venus("verify", "--target", "main", "--table", "later", code=2).err
+    assert "main.later matches the patterns and is not captured: `venus install-triggers` captures it" in said
+
+    pipeline.venus("install-triggers")
+    running.has("main", "later", [(1, "one")])
+    in_no_place(running, gauge)
+    assert pipeline.ask("verify", "--target", "main")["not_compared"] == []
+
+
+def test_a_table_that_cannot_be_captured(running: Watched) -> None:
+    gauge = 'venus_tables_not_following{business="main",place="source",state="NOT_CAPTURED"}'
+    running.write("CREATE TABLE keyless (a INTEGER)")
+
+    in_all_places(running, "source: main.keyless matches the patterns and cannot be captured: no key by which", gauge)
+    found = [f for f in running.pipeline.ask("check", code=3)["findings"] if f["where"] == "main.keyless"]
+    assert [f["blocks"] for f in found] == [True]
+
+    running.write("DROP TABLE keyless")
+    in_no_place(running, gauge)

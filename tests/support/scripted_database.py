@@ -8,6 +8,7 @@ from venus.adapters.dialects.contract import (
     FillState,
     OwnLack,
     SourceState,
+    UncapturedTable,
 )
 from venus.model import (
     BatchNo,
@@ -84,6 +85,7 @@ class ScriptedDatabase:
         #: How many log rows a table had in the snapshot in which it halted.
         self.extents: dict[int, int] = {}
         self.halted: set[int] = set()
+        self.uncaptured: list[UncapturedTable] = []
         self.add_table("heartbeat", filled=True)
         for name in names:
             self.add_table(name, filled=filled)

@@ -26,6 +26,7 @@ from venus.adapters.dialects.contract import (
     SnapshotLost,
     SourceState,
     TableHalts,
+    UncapturedTable,
 )
 from venus.codec.changes import TableChanges, marker
 from venus.codec.packed import Packed
@@ -320,6 +321,9 @@ class ScriptedSource:
 
     def locked(self) -> dict[str, str]:
         return dict(self.database.locked)
+
+    def uncaptured_tables(self, include: Sequence[str], exclude: Sequence[str]) -> list[UncapturedTable]:
+        return list(self.database.uncaptured)
 
     def blocked_by(self) -> str:
         return ""

@@ -18,7 +18,7 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.status import mirror_shown, rows_shown, shown, source_position, target_row, verdict
-from venus.conditions import GONE, RESYNC_FAILED
+from venus.conditions import GONE, RESYNC_FAILED, uncaptured_at_source
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -61,6 +61,14 @@ def test_a_target_that_a_new_store_does_not_know_is_a_problem() -> None:
     (problem,) = ahead.problems
     assert "the target is at offset 10, the broker's queue ends at 9" in problem
     assert replace(ahead, broker=replace(BROKER, next_offset=10)).healthy
+
+
+def test_a_table_that_is_not_captured_is_a_problem() -> None:
+    found = (uncaptured_at_source("main.later", ""), uncaptured_at_source("main.log", "has no usable key"))
+    later, log = replace(HEALTHY, source=replace(SOURCE, uncaptured=found)).problems
+
+    assert later.startswith("source: main.later matches the patterns and is not captured: `venus install-triggers`")
+    assert log.startswith("source: main.log matches the patterns and cannot be captured: has no usable key; `venus ")
 
 
 def test_who_keeps_a_snapshot_is_shown() -> None:

@@ -28,6 +28,14 @@ Undo = Annotated[bool, typer.Option("--undo", help="Return the target to VENUS, 
 LeaveInvalid = Annotated[
     bool, typer.Option("--leave-invalid", help="Enforce foreign keys that rows violate for new rows only.")
 ]
+LeaveOut = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--leave-out",
+        metavar="TABLE",
+        help="Go without this table, which matches the patterns and is not captured; repeatable.",
+    ),
+]
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until everything has arrived.")
 ]
@@ -46,6 +54,7 @@ def cutover(
     rehearse: Rehearse = False,
     undo: Undo = False,
     leave_invalid: LeaveInvalid = False,
+    leave_out: LeaveOut = None,
     wait: Wait = 60.0,
     quiet: Quiet = 5.0,
     certificate: CertificateFile = None,
@@ -74,8 +83,9 @@ def cutover(
         from venus.adapters.cutover import run as cutting
 
         wish = cutting.Wish(
-            rehearse=rehearse, wait_s=wait, quiet_s=quiet, leave_invalid=leave_invalid, head=head(settings, target)
-        )
+            rehearse=rehearse, wait_s=wait, quiet_s=quiet, leave_invalid=leave_invalid,
+            leave_out=tuple(leave_out or ()), head=head(settings, target),
+        )  # fmt: skip
         outcome = cutting.cutover(settings, target, wish, steps.update)
     return answer(run, settings, target, outcome, base)
 

@@ -83,10 +83,11 @@ def verdict_line(result: Result, word: str) -> str:
     part = f" (a sample of {result.sample:.1%})" if result.sample < 1 else ""
     faults = sorted({d.fault.value for d in result.differences})
     blame = f", fault of {' and '.join(faults)}" if faults else ""
+    left = f"; {counted(len(result.not_compared), 'table')} not compared" if result.not_compared else ""
     were = "were " if word == "repaired" else ""
     return (
         f"{word.upper()}: {compared}{part}; {len(result.differences):,} {were}different{blame}, "
-        f"{len(result.undecided):,} undecided"
+        f"{len(result.undecided):,} undecided{left}"
     )
 
 
@@ -98,6 +99,7 @@ def document(result: Result, repaired: Repaired | None, code: int) -> dict[str, 
         "target": result.target, "leg": result.leg, "started_at": result.started_at, "seconds": result.seconds,
         "version": result.version, "sample": result.sample, "where": result.where, "rows": result.rows,
         "moved": result.moved, "notes": result.notes,
+        "not_compared": [{"table": name, "reason": reason} for name, reason in result.not_compared.items()],
         "tables": [
             {
                 "table": t.table, "compared": t.leg, "verdict": t.verdict.name.lower(), "rows": t.rows,

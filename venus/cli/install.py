@@ -14,6 +14,7 @@ import typer
 
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.conditions import MATCHES
 from venus.errors import ConfigError, Refused, VenusError
 from venus.model import counted
 from venus.suggest import nearest
@@ -38,6 +39,8 @@ TypeMapOption = Annotated[
         " removes it. Types: docs/oracle/TYPES.md",
     ),
 ]
+#: What to do about a table that was made since the installation.
+CAPTURES = "`venus install-triggers` captures it, or exclude the table in [source] exclude"
 #: Where a finding is that only matters to whoever creates something.
 PRIVILEGES = "privileges"
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")]
@@ -91,7 +94,7 @@ def check(
         findings = [
             *source.check(settings.source.tables, settings.source.exclude),
             *captured_all_the_same(source, run),
-            *not_captured(source),
+            *not_captured(source, settings),
         ]
         transactional = source.capabilities.transactional_ddl
     if key_script:
@@ -183,17 +186,26 @@ def captured_all_the_same(source: Source, run: Invocation) -> list[Finding]:
     return [Finding(where=t.qualified, message=message.format(t.qualified)) for t in there]
 
 
-def not_captured(source: Source) -> list[Finding]:
-    """Name the tables that somebody has taken out of capture."""
+def not_captured(source: Source, settings: Settings) -> list[Finding]:
+    """Name the tables that somebody has taken out of capture, and those that were made since the installation."""
     from venus.model import Finding
 
     try:
         out = source.released()
     except VenusError:
         return []  # nothing is installed
+    since = source.uncaptured_tables(settings.source.tables, settings.source.exclude)
     again = "`venus install-triggers` takes it up again, unless the configuration leaves it out"
     return [
-        Finding(where=t.schema.qualified, message=f"is not captured any more ({t.reason})", remedy=again) for t in out
+        *(
+            Finding(where=t.schema.qualified, message=f"is not captured any more ({t.reason})", remedy=again)
+            for t in out
+        ),
+        *(
+            Finding(where=t.name, message=f"{MATCHES} is not captured", remedy=CAPTURES)
+            for t in since
+            if not t.obstacle  # what cannot be captured is said with its reason already
+        ),
     ]
 
 

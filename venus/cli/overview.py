@@ -63,6 +63,8 @@ class SourceView:
     tables: tuple[SourceTable, ...] = ()
     #: VENUS's own tables that its user may not use: nothing else is known then.
     unusable: tuple[TableCondition, ...] = ()
+    #: Tables that the patterns choose and that are not captured.
+    uncaptured: tuple[TableCondition, ...] = ()
     #: The sessions whose open transactions are waited for.
     blocked_by: str = ""
 
@@ -70,7 +72,7 @@ class SourceView:
     def condition(self) -> AdapterCondition:
         """Return how the tables stand, as the upper adapter reports it."""
         found = [TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables]
-        return AdapterCondition.of([*self.unusable, *found])
+        return AdapterCondition.of([*self.unusable, *found, *self.uncaptured])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.traffic import traffic_view
-from venus.conditions import at_source, own_at_source, released
+from venus.conditions import at_source, own_at_source, released, uncaptured_at_source
 from venus.errors import VenusError
 from venus.rpc.reports import decode
 
@@ -85,6 +85,7 @@ def look_at_source(settings: Settings) -> SourceView:
             if not registered:
                 return SourceView()
             state, backlog = source.state(), source.backlog()
+            uncaptured = source.uncaptured_tables(settings.source.tables, settings.source.exclude)
             blocked_by = source.blocked_by() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
     except NotInstalled:
         return SourceView()
@@ -95,6 +96,7 @@ def look_at_source(settings: Settings) -> SourceView:
         last_batch=state.last_batch,
         captured_sequence=state.next_sequence - 1,
         blocked_by=blocked_by,
+        uncaptured=tuple(uncaptured_at_source(table.name, table.obstacle) for table in uncaptured),
         tables=tuple(table_view(table, *backlog.get(table.schema.table_id, (0, 0.0))) for table in registered),
     )
 

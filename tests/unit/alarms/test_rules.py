@@ -50,6 +50,8 @@ def of_table(state: str, target: str = "", reason: str = "") -> list[str]:
         (of_table("HALTED", "eu", "row 5: app.b is PAUSED"), "table_halted", "target eu: app.a b", "target"),
         (of_table("ACTIVE", "eu", "resync failed: x; y"), "resync_failed", "target eu: app.a b", "target"),
         (of_table("RELEASING"), "table_releasing", "source: app.a b", "source"),
+        (of_table("NOT_CAPTURED"), "table_not_captured", "source: app.a b", "source"),
+        (of_table("NOT_CAPTURED", reason="it is HALTED"), "table_not_captured", "source: app.a b", "source"),
         (of_table("PAUSED", "eu"), "table_paused", "target eu: app.a b", "target"),
         (problems(AdapterCondition(paused=True), "eu"), "paused", "target eu", "target"),
         (problems(AdapterCondition(left_out=1200)), "tables_many", "source", "source"),

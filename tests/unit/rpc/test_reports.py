@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.broker.service.reported import REPORTS_MAX, Reports
-from venus.conditions import AdapterCondition, TableCondition, at_source, problems
+from venus.conditions import AdapterCondition, TableCondition, at_source, problems, uncaptured_at_source
 from venus.errors import ProtocolError
 from venus.rpc.reports import (
     NAME_CHARACTERS_MAX,
@@ -33,6 +33,14 @@ def test_what_is_ordinary_is_not_told_and_what_needs_somebody_comes_first() -> N
 
     assert [t.table_id for t in condition.tables] == [3, 4, 2]
     assert decode(encode(condition)) == condition
+
+
+def test_tables_that_are_not_captured_never_displace_those_that_halted() -> None:
+    many = [uncaptured_at_source(f"app.a{n}", "") for n in range(TABLES_MAX + 5)]
+    report = encode(AdapterCondition.of([*many, table(7)]))
+
+    assert report.tables[0].name == "shop.t7"
+    assert report.tables_left_out == 6
 
 
 def test_which_rows_a_table_gets_is_told_and_is_no_problem() -> None:

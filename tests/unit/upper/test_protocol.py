@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -11,10 +12,12 @@ from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
 from tests.support.scripted_database import ScriptedDatabase, schema_of
 from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import SETTINGS, Run, run
+from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import Claim, Session, open_session
 from venus.codec.batch import digest
+from venus.conditions import NOT_CAPTURED
 from venus.errors import DatabaseUnavailable, Diverged, Fenced, SourceError, Unavailable, VenusError
 from venus.model import BatchNo, Epoch, Verdict
 from venus.wire.broker_pb2 import Half, HalfRef
@@ -405,3 +408,31 @@ def test_a_busy_table_that_halts_in_slow_cuts_does_not_keep_the_others_waiting()
     slow.capture()
     assert set(broker.fold()[customer]) == {f"c{n}".encode() for n in range(5)}
     assert orders not in broker.fold(), "nothing of a table that halts is seen"
+
+
+# -- tables that are not captured --------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_not_captured_is_reported_once_and_again_when_it_is() -> None:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+
+    def reported() -> list[str]:
+        return [t.name for t in broker.reports[-1].tables if t.state == NOT_CAPTURED]
+
+    def appears(at: ScriptedDatabase) -> None:
+        assert reported() == []
+        at.uncaptured.append(UncapturedTable(name="app.later"))
+
+    def is_captured(at: ScriptedDatabase) -> None:
+        assert reported() == ["app.later"]
+        at.uncaptured.clear()
+
+    def nothing(at: ScriptedDatabase) -> None:
+        pass
+
+    run(database, broker, deeds=[nothing, appears, *[nothing] * 8, is_captured, *[nothing] * 4])
+
+    found = [[t.name for t in report.tables if t.state == NOT_CAPTURED] for report in broker.reports]
+    changes = [now for before, now in pairwise([[], *found]) if now != before]
+    assert changes == [["app.later"], []]
+    assert len(found) == found.index(["app.later"]) + 2, "the broker was told the same again"

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from venus.alarm_rules import NAMES
 from venus.alarms.notifier import Sent
 from venus.broker.service import mirror_metrics, traffic_metrics
-from venus.conditions import HELD_STATES, MOVING_STATES
+from venus.conditions import HELD_STATES, MOVING_STATES, NOT_CAPTURED
 from venus.rpc.reports import decode
 from venus.wire import broker_pb2
 
@@ -254,7 +254,8 @@ class StatusCollector(Collector):
             waiting.add_metric([business, place], service_status.quarantined)
             age.add_metric([business, place], age_s(reported.unknown_since_us, self._now_us))
             states = Counter(t.state for t in service_status.tables if t.state not in MOVING_STATES)
-            for state in sorted(states.keys() | set(HELD_STATES)):
+            always = {*HELD_STATES, *((NOT_CAPTURED,) if place == "source" else ())}
+            for state in sorted(states.keys() | always):
                 held.add_metric([business, place, state], states[state])
         return paused, held, waiting, age
 

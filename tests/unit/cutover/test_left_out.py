@@ -1,0 +1,94 @@
+"""A table that is not captured forbids a cut-over, unless it is left out by name; the certificate then lists it."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.adapters.cutover import certificate
+from venus.adapters.cutover.leftout import choose_left_out, left_out_document, uncaptured_blocks
+from venus.adapters.cutover.readiness import concerning
+from venus.adapters.dialects.contract import UncapturedTable
+from venus.conditions import AdapterCondition, at_source, problems, uncaptured_at_source
+from venus.errors import ConfigError
+from venus.rpc.reports import encode
+from venus.wire import broker_pb2
+
+LATER = UncapturedTable(name="shop.later")
+KEYLESS = UncapturedTable(name="shop.keyless", obstacle="has no usable key")
+OTHER = UncapturedTable(name="staff.later")
+HEAD = {
+    "venus": "1", "kind": "certificate", "target": "a", "business": "main", "made_at": "now", "made_by": "me",
+    "source_url": "s", "target_url": "t", "sequence": 1, "offset": 2,
+}  # fmt: skip
+
+
+def test_each_table_is_a_block_with_both_ways_out() -> None:
+    later, keyless = (block.line for block in uncaptured_blocks([LATER, KEYLESS], []))
+
+    assert later == (
+        "shop.later matches the patterns and is not captured: venus install-triggers; to go without it: "
+        "--leave-out shop.later"
+    )
+    assert keyless.startswith("shop.keyless matches the patterns and cannot be captured: has no usable key: ")
+    assert keyless.endswith("--leave-out shop.keyless")
+
+
+def test_what_is_left_out_by_name_is_no_block() -> None:
+    uncaptured = [LATER, KEYLESS]
+
+    left_out = choose_left_out(uncaptured, ("later", "shop.later"))
+
+    assert left_out == [LATER]
+    assert [b.what.partition(" ")[0] for b in uncaptured_blocks(uncaptured, left_out)] == ["shop.keyless"]
+    assert uncaptured_blocks(uncaptured, choose_left_out(uncaptured, ("shop.later", "keyless"))) == []
+
+
+@pytest.mark.parametrize(
+    ("uncaptured", "name", "said"),
+    [
+        ([LATER, OTHER], "later", "write shop.later or staff.later"),
+        ([LATER], "shop.latr", r"no such table is left to capture \(did you mean shop.later\?\)"),
+        ([], "shop.orders", "no such table is left to capture"),
+        ([LATER], "*", "no such table is left to capture"),
+    ],
+)
+def test_a_name_that_means_no_table_or_several_is_refused(
+    uncaptured: list[UncapturedTable], name: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--leave-out .*{said}"):
+        choose_left_out(uncaptured, (name,))
+
+
+def test_the_certificate_lists_what_was_left_out() -> None:
+    def made(left_out: list[UncapturedTable]) -> dict[str, object]:
+        return certificate.document(
+            head=HEAD, tables=[], foreign_keys=[], counters=[], left_out=[],
+            tables_left_out=left_out_document(left_out),
+        )  # fmt: skip
+
+    found = made([LATER, KEYLESS])
+
+    assert found["tables_left_out"] == [
+        {"table": "shop.later", "reason": "not captured"},
+        {"table": "shop.keyless", "reason": "has no usable key"},
+    ]
+    text = certificate.text(found)
+    assert "tables left out by the operator, neither captured nor compared: 2\n  ! shop.later: not captured" in text
+    assert "tables left out" not in certificate.text(made([]))
+    older = made([])
+    del older["tables_left_out"]  # as an older version has written it at the target
+    assert "tables left out" not in certificate.text(older)
+
+
+def test_an_alarm_about_them_forbids_nothing_since_the_source_has_been_asked() -> None:
+    condition = AdapterCondition.of(
+        [at_source(1, "shop.orders", "RESYNC", "why"), uncaptured_at_source("shop.later", ""),
+         uncaptured_at_source("shop.keyless", "has no usable key")]
+    )  # fmt: skip
+    said = problems(condition)
+    assert len(said) == 3
+    status = broker_pb2.BusinessStatus(
+        business="main", source=broker_pb2.Reported(report=encode(condition)), alarms=said
+    )  # fmt: skip
+
+    assert concerning("main/a", status) == [said[0]]
