@@ -5,7 +5,7 @@ Each of them forbids it, unless the operator leaves it out by name; the certific
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from venus.adapters.dialects.contract import UncapturedTable
@@ -54,9 +54,12 @@ def _block(table: UncapturedTable) -> Block:
     return Block(what=f"{table.name} {MATCHES} is not captured", remedy=f"venus install-triggers; {without}")
 
 
-def left_out_document(left_out: Iterable[UncapturedTable]) -> list[dict[str, Any]]:
-    """Return the tables for the certificate."""
-    return [{"table": t.name, "reason": t.obstacle or "not captured"} for t in left_out]
+def left_out_document(left_out: Iterable[UncapturedTable], released: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the tables for the certificate; `released`: those that were taken out of capture, with the reason."""
+    return [
+        *({"table": t.name, "reason": t.obstacle or "not captured"} for t in left_out),
+        *({"table": name, "reason": f"not captured any more ({why})"} for name, why in sorted(released.items())),
+    ]
 
 
 def left_out_lines(found: Sequence[dict[str, Any]]) -> list[str]:

@@ -189,6 +189,11 @@ class _Cutover:
         """Return the tables that are not captured and that the operator leaves out. Raises ConfigError."""
         return choose_left_out(readiness.uncaptured, self._wish.leave_out)
 
+    def _not_captured(self, readiness: Readiness) -> list[dict[str, Any]]:
+        """Return the tables of the source that the target does not have, for the certificate."""
+        released = {name: why for name, why in readiness.released.items() if name not in readiness.gone}
+        return left_out_document(self._left_out(readiness), released)
+
     def _watch(self, before: Readiness) -> None:
         """See whether the source is at rest."""
         end = time.monotonic() + self._wish.quiet_s
@@ -244,7 +249,7 @@ class _Cutover:
         }
         return certificate.document(
             head=head, tables=tables, foreign_keys=keys, counters=counters,
-            left_out=conversion.left_out, tables_left_out=left_out_document(self._left_out(end)),
+            left_out=conversion.left_out, tables_left_out=self._not_captured(end),
         )  # fmt: skip
 
     # -- what is final ---------------------------------------------------------------------------------------------

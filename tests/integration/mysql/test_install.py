@@ -183,3 +183,17 @@ def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(s
             shop.source.install_plan(["*"], [])
     finally:
         shop.run("UNLOCK TABLES")
+
+
+def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY)")
+    shop.capture()
+    shop.run("CREATE TABLE marks (id int PRIMARY KEY) ENGINE=MyISAM")
+    shop.run("CREATE TABLE places (id int PRIMARY KEY, at point)")
+
+    found = {t.name.partition(".")[2]: t.obstacle for t in shop.source.uncaptured_tables(["*"], [])}
+
+    assert found == {
+        "marks": "its engine is MyISAM, which has no transactions: a change and its note could part",
+        "places": "column at cannot be carried exactly: spatial values have no form that both sides read alike",
+    }

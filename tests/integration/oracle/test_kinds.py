@@ -11,8 +11,10 @@ from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn
 from venus.adapters.dialects.oracle import kinds
 from venus.adapters.dialects.oracle.columns import Columns
+from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.adapters.dialects.oracle.tables import Listed
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
@@ -38,6 +40,7 @@ def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, applicatio
     assert said(source, "ODD") == {f"left out: {kinds.LEFT_OUT[sort]}": False}
     source.install(["*"], [])
     assert [t.schema.name for t in source.registered() if not t.schema.is_heartbeat] == ["ITEM"]
+    assert source.uncaptured_tables(["*"], []) == []
     assert source.unmatched(["ODD"]) == []
 
 
@@ -121,3 +124,38 @@ def test_archived_rows_travel_only_with_their_state(standin: StandIn, applicatio
         follower.drain()
         assert follower.rows("OLD") == {("1",): {"ID": "1", "ORA_ARCHIVE_STATE": "1"}}
     assert "ALTER SESSION SET ROW ARCHIVAL VISIBILITY = ALL" in standin.said
+
+
+def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(
+    application: Any, source: OracleSource
+) -> None:
+    make(application, "ITEM")
+    source.install(["*"], [])
+    application.execute(PLACES)
+
+    (found,) = [t for t in source.uncaptured_tables(["*"], []) if t.name == "APP.PLACES"]
+    assert found.obstacle.startswith("column GEOMETRY: ")
+
+
+def test_capture_does_not_list_the_tables_once_more_for_those_that_are_not_captured(
+    application: Any, source: OracleSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(application, "ITEM")
+    source.install(["*"], [])
+    make(application, "LATER")
+    lists = 0
+    listed = Dictionary.listed
+
+    def counted(self: Dictionary) -> list[Listed]:
+        nonlocal lists
+        lists += 1
+        return listed(self)
+
+    monkeypatch.setattr(Dictionary, "listed", counted)
+    source.refresh_schemas()
+    before = lists
+    assert [t.name for t in source.uncaptured_tables(["*"], [])] == ["APP.LATER"]
+    assert lists == before
+
+    make(application, "LATEST")
+    assert [t.name for t in source.uncaptured_tables(["*"], [])] == ["APP.LATER", "APP.LATEST"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
-from venus.adapters.dialects.postgresql.connection import LockTimeout
+from venus.adapters.dialects.postgresql.connection import Connection, LockTimeout
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import ConfigError, DatabaseUnavailable, Refused
 
@@ -232,3 +233,35 @@ def test_uninstall_leaves_what_others_have_in_the_schema(sql: Sql, source: Postg
     source.uninstall()
     assert sql("SELECT venus.total()") == [(42,)]
     assert sql("SELECT count(*) FROM venus.l_00077") == [(0,)]
+
+
+def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(sql: Sql, source: PostgresSource) -> None:
+    sql("CREATE TABLE orders (id int PRIMARY KEY)")
+    source.install(["*"], [])
+    sql("CREATE TABLE odd (id int PRIMARY KEY, at regclass)")
+    sql("CREATE SCHEMA elsewhere CREATE TABLE away (id int PRIMARY KEY)")
+    sql("CREATE TEMPORARY TABLE own (id int PRIMARY KEY)")
+
+    (odd,) = source.uncaptured_tables(["*"], [])
+    assert (odd.name, odd.obstacle) == (
+        "public.odd", "column at cannot be carried exactly: regclass means something only inside its own database",
+    )  # fmt: skip
+    assert [t.name for t in source.uncaptured_tables(["*.*"], ["odd"])] == ["elsewhere.away"]
+
+
+def test_while_every_table_is_captured_one_statement_says_so(
+    sql: Sql, source: PostgresSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(20):
+        sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
+    source.install(["*"], ["t1?"])
+    said: list[str] = []
+    asked = Connection.rows
+
+    def counted(self: Connection, text: str, *parameters: Any) -> list[Any]:
+        said.append(text)
+        return asked(self, text, *parameters)
+
+    monkeypatch.setattr(Connection, "rows", counted)
+    assert source.uncaptured_tables(["*"], ["t1?"]) == []
+    assert len([text for text in said if "pg_class" in text]) == 1

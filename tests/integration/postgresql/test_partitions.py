@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
+from venus.adapters.dialects.contract import UncapturedTable
 from venus.model import ChangeKind
 
 
@@ -154,6 +155,29 @@ def test_a_partition_that_comes_back_is_taken_in_without_a_resync(sql: Sql, capt
         follower.drain()
     assert state(follower, "parted") == ("ACTIVE", "")
     assert keys(follower, "parted") == {"1", "2"}
+
+
+@pytest.mark.usefixtures("parted")
+def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sql: Sql, capture: Start) -> None:
+    follower = capture()
+    source = follower.source
+    sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
+    follower.drain()
+    assert source.uncaptured_tables(["*"], []) == []
+    sql("ALTER TABLE parted DETACH PARTITION parted_n")
+    source.refresh_schemas()
+    assert source.uncaptured_tables(["*"], []) == [UncapturedTable(name="public.parted_n")]
+
+    source.install(["*"], [])
+    sql("INSERT INTO parted_n VALUES (3, 'n', 'c')")
+    for _ in range(2):
+        source.refresh_schemas()
+        follower.read_registry()
+        follower.drain()
+
+    assert source.uncaptured_tables(["*"], []) == []
+    assert keys(follower, "parted_n") == {"1", "3"}
+    assert keys(follower, "parted") == {"2"}
 
 
 @pytest.mark.usefixtures("parted")

@@ -60,10 +60,10 @@ def test_a_name_that_means_no_table_or_several_is_refused(
 
 
 def test_the_certificate_lists_what_was_left_out() -> None:
-    def made(left_out: list[UncapturedTable]) -> dict[str, object]:
+    def made(left_out: list[UncapturedTable], **released: str) -> dict[str, object]:
         return certificate.document(
             head=HEAD, tables=[], foreign_keys=[], counters=[], left_out=[],
-            tables_left_out=left_out_document(left_out),
+            tables_left_out=left_out_document(left_out, released),
         )  # fmt: skip
 
     found = made([LATER, KEYLESS])
@@ -75,6 +75,9 @@ def test_the_certificate_lists_what_was_left_out() -> None:
     text = certificate.text(found)
     assert "tables left out by the operator, neither captured nor compared: 2\n  ! shop.later: not captured" in text
     assert "tables left out" not in certificate.text(made([]))
+    assert made([], orders="by an operator")["tables_left_out"] == [
+        {"table": "orders", "reason": "not captured any more (by an operator)"}
+    ]
     older = made([])
     del older["tables_left_out"]  # as an older version has written it at the target
     assert "tables left out" not in certificate.text(older)
