@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,14 +18,14 @@ from venus.cli.engine import Choice, EngineOption, choosing, require_engine
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
 from venus.cli.output import Steps
-from venus.conditions import ACTIVE
+from venus.conditions import ACTIVE, uncaptured_problem
 from venus.errors import ConfigError, VenusError
 from venus.model import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapters.dialects.contract import RegisteredTable
+    from venus.adapters.dialects.contract import RegisteredTable, UncapturedTable
     from venus.adapters.targets.contract import LoadProgress, LoadReport, Target
     from venus.config import Settings
 
@@ -66,7 +67,7 @@ def migrate(
         waits_told(settings, run.out.say, load_held_up_by),
     ):
         report = load(opened, steps, choice)
-    return answer(run, filled, read_s, report, choice.name, mirrored(settings), released(settings))
+    return answer(run, filled, read_s, report, choice.name, mirrored(settings), out_of_capture(settings))
 
 
 def mirrored(settings: Settings) -> tuple[str, ...]:
@@ -78,15 +79,35 @@ def mirrored(settings: Settings) -> tuple[str, ...]:
         return admin.mirrored(settings.business.name)
 
 
-def released(settings: Settings) -> tuple[str, ...]:
-    """Return the tables that were taken out of capture; () if the source cannot be asked."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfCapture:
+    """Tables that nobody captures: those that were taken out, and those that the patterns choose."""
+
+    released: tuple[str, ...] = ()
+    uncaptured: tuple[UncapturedTable, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """For people."""
+        return [
+            *(f"! {name} is not captured any more: it is loaded as it was captured last" for name in self.released),
+            *(f"! not loaded: {uncaptured_problem(table.name, table.obstacle)}" for table in self.uncaptured),
+        ]
+
+
+def out_of_capture(settings: Settings) -> OutOfCapture:
+    """Return what is not captured; nothing if the source cannot be asked."""
     from venus.cli.install import opened_source
 
+    chosen = settings.source
     try:
         with opened_source(settings) as source:
-            return tuple(t.schema.qualified for t in source.released())
+            return OutOfCapture(
+                released=tuple(t.schema.qualified for t in source.released()),
+                uncaptured=tuple(source.uncaptured_tables(chosen.tables, chosen.exclude)),
+            )
     except VenusError:
-        return ()
+        return OutOfCapture()
 
 
 def engine_for(target: Target, engine: str) -> str:
@@ -191,7 +212,7 @@ def load(target: Target, steps: Steps, choice: Choice) -> LoadReport:
 
 def answer(
     run: Invocation, filled: dict[str, int] | None, read_s: float, report: LoadReport, engine: str = "local",
-    only: tuple[str, ...] = (), out: tuple[str, ...] = (),
+    only: tuple[str, ...] = (), out: OutOfCapture = OutOfCapture(),
 ) -> int:  # fmt: skip
     """Say what was loaded. Rows that the target refused are differences."""
     rows = sum(report.rows.values())
@@ -208,7 +229,8 @@ def answer(
         "warnings": report.warnings,
         "left_out": report.left_out,
         "mirrored_only": only,
-        "not_captured": out,
+        "not_captured": out.released,
+        "not_loaded": [table.name for table in out.uncaptured],
         "source_asked": filled is not None,
         "first_fill": filled or {},
         "first_fill_seconds": read_s,
@@ -224,7 +246,7 @@ def answer(
     return 1 if report.parked else 0
 
 
-def absent_shown(report: LoadReport, only: tuple[str, ...], out: tuple[str, ...]) -> list[RenderableType]:
+def absent_shown(report: LoadReport, only: tuple[str, ...], out: OutOfCapture) -> list[RenderableType]:
     """Show what was loaded table by table, and say what of the source is not among it."""
     shown: list[RenderableType] = [table("table", "rows", rows=list(report.rows.items()))]
     shown += [f"! not created: {warning}" for warning in report.warnings]
@@ -235,7 +257,7 @@ def absent_shown(report: LoadReport, only: tuple[str, ...], out: tuple[str, ...]
         shown.append(f"{objects} of the source {verb} not carried over: `{look}` lists them")
     if only:
         shown.append(f"the broker set here mirrors {', '.join(only)} only: the target gets no other table")
-    return shown + [f"! {name} is not captured any more: it is loaded as it was captured last" for name in out]
+    return [*shown, *out.lines]
 
 
 def loaded_shown(report: LoadReport) -> list[str]:
