@@ -1,21 +1,98 @@
-"""Whether a key that was altered still gives each row the same record id: a wider column does. Pure."""
+"""Which change of a column's type keeps the canonical text of its values, and with it a key's record ids. Pure.
+
+"Keeps" means that the database either keeps every value as it is or refuses the change: a number that no longer fits
+is refused, digits behind the point and blanks at the end are altered silently. Every dialect asks this table.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 from venus.model import Kind, LogicalType, TableSchema
+
+Rule = Callable[[LogicalType, LogicalType], bool]
+
+_WIDTH = re.compile(r"\(\d+(,-?\d+)?\)")
+
+
+def _any_width(_: LogicalType, __: LogicalType) -> bool:
+    return True
+
+
+def _whole_numbers(before: LogicalType, now: LogicalType) -> bool:
+    """A decimal without a precision has as many digits behind the point as each value was written with."""
+    return all(t.kind is Kind.INT or (t.precision > 0 and t.scale == 0) for t in (before, now))
+
+
+def _into_decimal(_: LogicalType, now: LogicalType) -> bool:
+    """Whole numbers get digits behind the point from a scale only."""
+    return now.scale == 0
+
+
+def _same_scale(before: LogicalType, now: LogicalType) -> bool:
+    if before.precision and now.precision:
+        return before.scale == now.scale
+    return before.scale == 0 and not now.precision
+
+
+def _more_digits(before: LogicalType, now: LogicalType) -> bool:
+    """Zeros at the end of a second's fraction are not part of the text; a shorter fraction is rounded."""
+    return before.precision <= now.precision
+
+
+def _same_length(before: LogicalType, now: LogicalType) -> bool:
+    return before.length == now.length
+
+
+def _same_name(before: LogicalType, now: LogicalType) -> bool:
+    """A width is part of the name. Bits of a fixed width are filled up with zeros."""
+    fixed = before.name.startswith("bit") and not before.name.startswith("bit varying")
+    return not fixed and _WIDTH.sub("", before.name) == _WIDTH.sub("", now.name)
+
+
+def _same_elements(before: LogicalType, now: LogicalType) -> bool:
+    return before.element is not None and now.element is not None and keeps_text(before.element, now.element)
+
+
+#: A change between two kinds that is not here does not keep the text.
+RULES: dict[tuple[Kind, Kind], Rule] = {
+    (Kind.INT, Kind.INT): _any_width,
+    (Kind.INT, Kind.DECIMAL): _into_decimal,
+    (Kind.DECIMAL, Kind.INT): _whole_numbers,
+    (Kind.DECIMAL, Kind.DECIMAL): _same_scale,
+    (Kind.TEXT, Kind.TEXT): _any_width,
+    (Kind.CHAR, Kind.CHAR): _same_length,
+    (Kind.BYTES, Kind.BYTES): _any_width,
+    (Kind.TIME, Kind.TIME): _more_digits,
+    (Kind.TIMETZ, Kind.TIMETZ): _more_digits,
+    (Kind.TIMESTAMP, Kind.TIMESTAMP): _more_digits,
+    (Kind.TIMESTAMPTZ, Kind.TIMESTAMPTZ): _more_digits,
+    (Kind.INTERVAL, Kind.INTERVAL): _more_digits,
+    (Kind.NATIVE, Kind.NATIVE): _same_name,
+    (Kind.ARRAY, Kind.ARRAY): _same_elements,
+}
+
+
+def keeps_text(before: LogicalType, now: LogicalType) -> bool:
+    """Whether every value that the change keeps has the same canonical text afterwards."""
+    rule = RULES.get((before.kind, now.kind))
+    return before == now or (rule is not None and rule(before, now))
 
 
 def another_form(now: TableSchema, before: TableSchema) -> str:
     """Return the first column of the key whose values have another text now, empty if none has."""
     types = {c.name: c.type for c in before.columns}
     for column in now.columns:
-        if column.name in now.key and _form(column.type) != _form(types[column.name]):
+        if column.name in now.key and not keeps_text(types[column.name], column.type):
             return column.name
     return ""
 
 
-def _form(kind: LogicalType) -> tuple[object, ...]:
-    """Digits behind the point and blanks at the end are part of a key's text, its width is not."""
-    if kind.kind in (Kind.INT, Kind.DECIMAL):
-        return ("number", kind.scale)
-    return (kind.kind, kind.length if kind.kind is Kind.CHAR else 0)
+def has_other_values(before: TableSchema, now: TableSchema) -> bool:
+    """Whether rows that were sent lack a value, or have another text of one: a new column, or another type or name."""
+    known = {c.number: c for c in before.columns}
+    return any(
+        (was := known.get(c.number)) is None or was.name != c.name or not keeps_text(was.type, c.type)
+        for c in now.columns
+    )

@@ -141,10 +141,12 @@ def test_a_trigger_that_vanished_is_made_again_and_the_table_marked(
 
 #: How each make widens a column of a key.
 _WIDENS = {
-    "postgresql": "ALTER TABLE wide ALTER code TYPE {code}, ALTER letter TYPE {letter}, ALTER n TYPE {n}",
-    "mysql": "ALTER TABLE wide MODIFY code {code} NOT NULL, MODIFY letter {letter} NOT NULL, MODIFY n {n} NOT NULL",
-    "oracle": "ALTER TABLE wide MODIFY code {code} NOT NULL, MODIFY letter {letter} NOT NULL, MODIFY n {n} NOT NULL",
+    "postgresql": "ALTER TABLE wide ALTER code TYPE {code}, ALTER letter TYPE {letter}, ALTER n TYPE {n},"
+    " ALTER id TYPE {id}",
+    "mysql": "ALTER TABLE wide MODIFY code {code} NOT NULL, MODIFY letter {letter} NOT NULL, MODIFY n {n} NOT NULL,"
+    " MODIFY id {id} NOT NULL",
 }
+_WIDENS["oracle"] = _WIDENS["mysql"]
 
 
 def test_widening_a_key_never_fails_the_application_and_is_followed(
@@ -154,27 +156,30 @@ def test_widening_a_key_never_fails_the_application_and_is_followed(
         pytest.skip("its columns have no width")
     number = "NUMBER" if place.dialect == "oracle" else "numeric"
     varchar = "varchar"
-    narrow = {"code": f"{number}(4)", "letter": f"{varchar}(3)", "n": f"{number}(4,2)"}
-    wide = {"code": f"{number}(15)", "letter": f"{varchar}(30)", "n": f"{number}(9,2)"}
+    narrow = {"code": f"{number}(4)", "letter": f"{varchar}(3)", "n": f"{number}(4,2)", "id": "int"}
+    wide = {"code": f"{number}(15)", "letter": f"{varchar}(30)", "n": f"{number}(9,2)", "id": "bigint"}
+    if place.dialect == "oracle":
+        narrow["id"], wide["id"] = "NUMBER(9)", "NUMBER(19)"
     do(
         app,
         f"CREATE TABLE wide (code {narrow['code']} NOT NULL, letter {narrow['letter']} NOT NULL,"
-        f" n {narrow['n']} NOT NULL, what {place.types['text']}, PRIMARY KEY (code, letter, n))",
-        "INSERT INTO wide VALUES (1, 'a', 1.50, 'first')",
+        f" n {narrow['n']} NOT NULL, id {narrow['id']} NOT NULL, what {place.types['text']},"
+        " PRIMARY KEY (code, letter, n, id))",
+        "INSERT INTO wide VALUES (1, 'a', 1.50, 7, 'first')",
     )
     source.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     do(app, "UPDATE wide SET what = 'before'")
     do(app, _WIDENS[place.dialect].format(**wide))
-    do(app, "INSERT INTO wide VALUES (123456789012345, 'a much longer letter', 1234567.25, 'second')")
+    do(app, "INSERT INTO wide VALUES (123456789012345, 'a much longer letter', 1234567.25, 3000000000, 'second')")
     do(app, "UPDATE wide SET what = 'third', code = 223456789012345 WHERE n > 100")
     follower.drain()
     assert {(t.state, t.reason) for t in source.registered()} == {("ACTIVE", "")}
     rows = follower.rows("wide")
     assert {key: row["what"] for key, row in rows.items()} == {
-        ("1", "a", "1.50"): "before",
-        ("223456789012345", "a much longer letter", "1234567.25"): "third",
+        ("1", "a", "1.50", "7"): "before",
+        ("223456789012345", "a much longer letter", "1234567.25", "3000000000"): "third",
     }
     do(app, "DELETE FROM wide")
     follower.drain()
@@ -207,9 +212,9 @@ def test_a_log_of_an_older_version_is_widened_without_a_resync(place: Place, app
         )
         parts = {"charset": charset, "collation": collation}
     do(app, *(sql.format(**parts) for sql in _NARROWS[place.dialect]), "INSERT INTO word VALUES ('a', 1)")
-    source.refresh_schemas()
     done = [step.what for step in source.install(["*"], []) if not step.exists]
     assert [what.partition(" of ")[0] for what in done] == ["width"]
+    source.refresh_schemas()
     follower.drain()
     assert set(follower.rows("word")) == {("a",)}
     assert {t.state for t in source.registered()} == {"ACTIVE"}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.halting import is_unreadable, state_before, unreadable_reason
-from venus.adapters.dialects.keyforms import another_form
+from venus.adapters.dialects.keyforms import another_form, has_other_values
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.ddl import Made
 from venus.adapters.dialects.oracle.registry import Captured
@@ -86,8 +86,7 @@ class Comparison:
         """Whether rows that are there already have values that were never shipped."""
         if self.table is None:
             return False
-        before = {c.number: (c.name, c.type) for c in self.captured.schema.columns}
-        return any(before.get(c.number) != (c.name, c.type) for c in self.table.schema.columns)
+        return has_other_values(self.captured.schema, self.table.schema)
 
     @property
     def standing(self) -> tuple[str, str] | None:

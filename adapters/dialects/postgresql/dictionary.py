@@ -18,7 +18,7 @@ from venus.adapters.dialects.postgresql.connection import Connection, Row
 from venus.adapters.dialects.postgresql.names import OWN_SCHEMA, qualified
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.structure import Structure
-from venus.adapters.dialects.postgresql.types import PgType, below_domain, is_identity, logical, widest
+from venus.adapters.dialects.postgresql.types import PgType, below_domain, is_identity, log_type, logical
 from venus.errors import UnsupportedType
 from venus.model import Check, Column, ForeignKey, Index, LeftOut, OwnType, TableSchema
 
@@ -311,7 +311,7 @@ def _key(index: list[Row], columns: dict[int, Row], types: dict[int, PgType]) ->
                 name=name,
                 number=number,
                 spelled=spelled,
-                log_type=widest(below_domain(type_oid, spelled, types)),
+                log_type=log_type(below_domain(type_oid, spelled, types)),
                 collation=collation,
                 equals=r[10],
                 identity=is_identity(type_oid, modifier, types, deterministic=deterministic),

@@ -22,7 +22,7 @@ from venus.adapters.dialects.postgresql.keychange import key_change
 from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.triggers import Function, Trigger
-from venus.adapters.dialects.postgresql.types import widest
+from venus.adapters.dialects.postgresql.types import can_widen
 from venus.adapters.dialects.releasing import is_leaving
 from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable, Refused
@@ -54,7 +54,7 @@ HEARTBEAT = Table(
             name="id",
             number=1,
             spelled="integer",
-            log_type="integer",
+            log_type="bigint",
             collation="",
             equals="pg_catalog.=",
             identity=True,
@@ -237,7 +237,7 @@ def _log_steps(where: str, table: Table, table_id: int, present: Present) -> lis
     create = triggers.log_table(table, table_id)
     there = present.logs.get(local_name(name))
     wanted = tuple((k.log_type, k.collation) for k in table.key)
-    if there and there != wanted and tuple((widest(t), c) for t, c in there) == wanted:
+    if there and there != wanted and _can_widen(there, wanted):
         return [
             InstallStep(table=where, what=what, sql=create, exists=True),
             *(
@@ -251,6 +251,17 @@ def _log_steps(where: str, table: Table, table_id: int, present: Present) -> lis
     if there is not None and not same:
         steps.insert(0, InstallStep(table=where, what=what, sql=f"DROP TABLE {name}"))
     return steps
+
+
+def _can_widen(there: Seq[tuple[str, str]], wanted: Seq[tuple[str, str]]) -> bool:
+    if len(there) != len(wanted):
+        return False
+    return all(c == collation and can_widen(t, to) for (t, c), (to, collation) in zip(there, wanted, strict=True))
+
+
+def log_widths(table: Table, table_id: int, present: Present) -> list[InstallStep]:
+    """Return the steps that a log needs before it takes every value that its key's columns may have now."""
+    return [s for s in _log_steps("", table, table_id, present) if s.what.startswith(WIDTH)]
 
 
 def local_name(name: str) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from venus.adapters.dialects.keyforms import another_form
+from venus.adapters.dialects.keyforms import keeps_text
 from venus.adapters.dialects.postgresql.dictionary import Table
-from venus.adapters.dialects.postgresql.types import widest
 from venus.model import TableSchema
 
 _WAY_OUT = "run `venus install-triggers`, then `venus resync`"
@@ -17,10 +16,11 @@ def key_change(known: TableSchema, table: Table) -> str:
     now = tuple(k.name for k in table.key)
     if now != known.key:
         return f"its key was ({', '.join(known.key)}) and is ({', '.join(now)}): {_WAY_OUT}"
-    types = {c.name: (c.number, widest(c.source_type)) for c in known.columns}
-    reformed = another_form(table.schema(known.table_id, known.version), known)
+    before = {c.name: c for c in known.columns}
     for column in table.columns:
-        same = types.get(column.name) == (column.number, widest(column.source_type))
-        if column.name in known.key and (not same or column.name == reformed):
+        was = before.get(column.name)
+        if column.name not in known.key:
+            continue
+        if was is None or was.number != column.number or not keeps_text(was.type, column.type):
             return f"key column {column.name} was recreated as {column.source_type}: {_WAY_OUT}"
     return ""

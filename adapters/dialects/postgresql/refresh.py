@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 
 from venus.adapters.dialects.halting import unreadable_reason
+from venus.adapters.dialects.keyforms import keeps_text
 from venus.adapters.dialects.postgresql import names, registry, seen, triggers
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Leaf, Table
@@ -18,11 +18,12 @@ from venus.adapters.dialects.postgresql.install import Present
 from venus.adapters.dialects.postgresql.keychange import key_change
 from venus.adapters.dialects.postgresql.names import log_keys, qualified, quoted
 from venus.adapters.dialects.postgresql.registry import Captured
+from venus.adapters.dialects.postgresql.renewal import renew
 from venus.adapters.dialects.postgresql.seen import Seen
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.releasing import is_leaving
 from venus.errors import SourceError
-from venus.model import TableSchema
+from venus.model import LogicalType, TableSchema
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +50,10 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
             _lose(connection, c, reason)
         else:
             if not c.usable:
-                versions.append(_new_version(connection, c.schema, c.table))
+                versions.append(_new_version(connection, c.schema, c.table, watched=known.has_values_of(c.table)))
             if c.table.kind == "p":
                 _follow_leaves(connection, c, c.table, present.leaves.get(table_id, frozenset()), known)
-            present = _renew_functions(connection, c.table, table_id, present)
+            present = renew(connection, c.table, table_id, present)
             _watch_triggers(connection, c, c.table, present, known)
     return versions
 
@@ -86,13 +87,21 @@ def _lose(connection: Connection, captured: Captured, reason: str) -> None:
         registry.set_state(connection, table_id, RESYNC, reason)
 
 
-def _new_version(connection: Connection, known: TableSchema, table: Table) -> TableSchema:
-    """Store the next version. Rows sent before have no value for a new column, and the old text of a retyped one."""
+def _new_version(connection: Connection, known: TableSchema, table: Table, *, watched: bool) -> TableSchema:
+    """Store the next version. Rows sent before have no value for a new column, and the old text of a retyped one.
+
+    A wider type keeps the text, unless USING computes another value. The rows are in another file then, which
+    `_watch_triggers` sees in a table that is `watched`.
+    """
     schema = table.schema(known.table_id, known.version + 1)
     before = {c.number: c.type for c in known.columns}
+
+    def is_as_sent(number: int, now: LogicalType) -> bool:
+        return number in before and (before[number] == now or (watched and keeps_text(before[number], now)))
+
     with connection.transaction():
         connection.run(registry.new_version_sql(schema))
-        if any(before.get(c.number) != c.type for c in schema.columns) or _lost_labels(known, schema):
+        if not all(is_as_sent(c.number, c.type) for c in schema.columns) or _lost_labels(known, schema):
             registry.restart_fill(connection, known.table_id)
     return schema
 
@@ -101,26 +110,6 @@ def _lost_labels(known: TableSchema, schema: TableSchema) -> bool:
     """Whether a label of an enum was renamed: no trigger fires, and rows that were sent have it under its old name."""
     now = {t.spelled: set(t.labels) for t in schema.types}
     return any(not set(t.labels) <= now.get(t.spelled, set(t.labels)) for t in known.types)
-
-
-def _renew_functions(connection: Connection, table: Table, table_id: int, present: Present) -> Present:
-    """Bring functions up to date that have missed nothing.
-
-    One that knows the number of an index that was recreated checks the key at less expense.
-    """
-    stale = [
-        f for f in triggers.functions(table, table_id) if f.captures_like(present.functions.get(_bare(f.name), ""))
-    ]
-    if not stale:
-        return present
-    with connection.transaction():
-        for function in stale:
-            connection.run(function.sql)
-    return replace(present, functions=present.functions | {_bare(f.name): f.body for f in stale})
-
-
-def _bare(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _follow_leaves(

@@ -65,6 +65,10 @@ class Seen:
             rewritten |= _rewritten(before.get(VALUES), now.get(VALUES))
         return Told(off=tuple(off), rewritten=rewritten, fresh=tuple(fresh))
 
+    def has_values_of(self, table: Table) -> bool:
+        """Say whether the values of a table and of all its partitions were looked at before."""
+        return all(VALUES in self.before.get(relation, {}) for relation in _relations(table))
+
     def forget_others(self, connection: Connection) -> None:
         """Forget tables and partitions that are not captured any more: one that comes back has missed changes."""
         if others := [relation for relation in self.before if relation not in self.now]:

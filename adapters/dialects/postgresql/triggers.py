@@ -8,13 +8,15 @@ triggers: a statement trigger fires for the table named in the statement, not fo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from venus.adapters.dialects.postgresql import names
 from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
 from venus.adapters.dialects.postgresql.names import literal, log_keys, qualified, quoted
 from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.types import taken_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +39,10 @@ _INDEX = re.compile(r"(?<=pg_get_indexdef\()\d+")
 _MESSAGE = " || statement_timestamp()"
 #: The question for the index, around the one for the key.
 _INDEX_FIRST = re.compile(r"IF pg_get_indexdef\([^;]* THEN\s+(IF NOT EXISTS .*?END IF;)\s+END IF;", re.DOTALL)
-#: Of a key column's type, which a wider key has changed.
-_WIDTH = re.compile(r"\(\d+(,-?\d+)?\)(?=[^']*'::regtype)")
+#: What is done with a key of another type, which older versions said was not readable.
+_RETYPED = re.compile(r"\s*IF \(NOT EXISTS .*? IF TG_OP <> 'DELETE' .*?RETURN NULL;\s+END IF;", re.DOTALL)
+#: The types that a key's column may have; a function that finds another one says so in the log.
+_TYPES = re.compile(r"atttypid (?:= '(?:[^']|'')*'::regtype|IN \([^()]*\))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +60,15 @@ class Function:
     def captures_like(self, body: str) -> bool:
         """Whether a function of another body has missed nothing.
 
-        Its index has been recreated since, the key is wider now, or an older version looked the key up more rarely.
+        Its index has been recreated since, or the key has another type now, or an older version looked the key up more
+        rarely.
         """
         return body != self.body and _lasting(body) == _lasting(self.body)
 
 
 def _lasting(body: str) -> str:
-    asked = _INDEX_FIRST.sub(r"\1", body.replace(_MESSAGE, ""))
-    return _WIDTH.sub("", _INDEX.sub("", asked))
+    asked = _INDEX_FIRST.sub(r"\1", _RETYPED.sub("", body).replace(_MESSAGE, ""))
+    return _TYPES.sub("", _INDEX.sub("", asked))
 
 
 def log_table(table: Table, table_id: int) -> str:
@@ -100,6 +105,7 @@ def functions(table: Table, table_id: int) -> Iterator[Function]:
         "checked": f"venus.c{table_id:05}",
         "mark_dirty": statement("triggers", "mark_dirty", marked=f"venus.d{table_id:05}", table_id=str(table_id)),
     }
+    parts["retyped"] = _retyped(table, parts) if table.per_row else ""
     block = "row_function" if table.per_row else "statement_function"
     yield Function(name=names.function(table_id), sql=statement("triggers", block, **parts))
     if table.kind == "p":
@@ -177,5 +183,33 @@ def _index_differs(table: Table) -> str:
 def _changed(key: KeyColumn) -> str:
     return (
         "NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = TG_RELID"
-        f" AND attname = {literal(key.name)} AND atttypid = {literal(key.spelled)}::regtype)"
+        f" AND attname = {literal(key.name)} AND {_has_type(taken_types(key.spelled))})"
     )
+
+
+def _retyped(table: Table, parts: Mapping[str, str]) -> str:
+    """Return what a row trigger does with a key that became wider, empty if none of its columns can."""
+    if not any(_is_of_family(k) for k in table.key):
+        return ""
+    other = " OR ".join(
+        f"NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = TG_RELID AND attname = {literal(k.name)}"
+        f" AND {_has_type([k.spelled])})"
+        for k in table.key
+    )
+    old, new = (", ".join(_untyped(k, of) for k in table.key) for of in ("OLD", "NEW"))
+    return "\n" + f'      {statement("triggers", "retyped", other_type=other, old_text=old, new_text=new, **parts).strip()};'
+
+
+def _is_of_family(key: KeyColumn) -> bool:
+    return len(taken_types(key.spelled)) > 1
+
+
+def _untyped(key: KeyColumn, of: str) -> str:
+    column = f"{of}.{quoted(key.name)}"
+    return f"(to_jsonb({of}) ->> {literal(key.name)})::{key.log_type}" if _is_of_family(key) else column
+
+
+def _has_type(spelled: Seq[str]) -> str:
+    types = [f"{literal(one)}::regtype" for one in spelled]
+    return f"atttypid = {types[0]}" if len(types) == 1 else f"atttypid IN ({', '.join(types)})"
+

@@ -147,6 +147,30 @@ def widest(spelled: str) -> str:
     return _WITHOUT_WIDTH.get(plain, plain) + array
 
 
+#: Types of one family: a log's column has the widest, whose values have the same text.
+_LOG_TYPES = {"smallint": "bigint", "integer": "bigint", "character varying": "text"}
+#: What else a log's column can be turned into with its rows: the key was made a number without a limit.
+_LOG_WIDENS = {("smallint", "numeric"), ("integer", "numeric"), ("bigint", "numeric")}
+
+
+def log_type(spelled: str) -> str:
+    """Return the type of a log's column for a key's column: it takes every value of one that becomes wider."""
+    wide = widest(spelled)
+    return _LOG_TYPES.get(wide, wide)
+
+
+def can_widen(log: str, to: str) -> bool:
+    """Whether a log's column of this type can be turned into another one with its rows."""
+    return log_type(log) == to or (log, to) in _LOG_WIDENS
+
+
+def taken_types(spelled: str) -> tuple[str, ...]:
+    """Return the types that a key's column may be given without the trigger's noticing: its log takes their values."""
+    wide = log_type(spelled)
+    family = tuple(narrow for narrow, log in _LOG_TYPES.items() if log == wide)
+    return (*family, wide) if family and widest(spelled) in (*family, wide) else (spelled,)
+
+
 def is_identity(oid: int, modifier: int, types: Mapping[int, PgType], *, deterministic: bool) -> bool:
     """Say whether equal keys of this type always have the same text (1.0 and 1.00 have not)."""
     found, modifier = _resolved(oid, modifier, types)

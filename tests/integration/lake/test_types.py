@@ -47,6 +47,44 @@ def test_tables_change_their_columns(broker: FakeDelivery, feed: Feed, tmp_path:
     assert lakes.current_rows(root, items(5, "late")) == feed.model[5]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "beyond"),
+    [
+        (INT4, INT, "3000000000"),
+        (INT4, LogicalType(kind=Kind.DECIMAL, precision=20), "12345678901234567890"),
+        (
+            LogicalType(kind=Kind.DECIMAL, precision=4),
+            LogicalType(kind=Kind.DECIMAL, precision=30),
+            "123456789012345678901234567890",
+        ),
+        (LogicalType(kind=Kind.TEXT, length=1), LogicalType(kind=Kind.TEXT, length=30), "much longer"),
+    ],
+    ids=["int", "number", "decimal", "text"],
+)
+@pytest.mark.parametrize("loaded", [True, False], ids=["stream", "load"])
+def test_a_wider_key_finds_the_rows_of_the_narrower_one(
+    loaded: bool, before: LogicalType, now: LogicalType, beyond: str, real: RealBroker, tmp_path: Path
+) -> None:
+    root, feed = tmp_path / "lake", Feed(real)
+    settings = lakes.settings_of(real.address, root)
+    first = table(1, "items", column(1, "id", before), column(2, "label"))
+    second = replace(first, version=2, columns=(column(1, "id", now), column(2, "label")))
+    feed.describe(first)
+    feed.cut(put("1", "a"), put("2", "b"), put("3", "c"))
+    if loaded:
+        lakes.load(settings)
+        feed.cut(put("2", "before"))
+    feed.describe(second)
+    feed.cut(put(beyond, "wide"), put("2", "changed"), gone("1"))
+    if not loaded:
+        lakes.load(settings)
+    with lakes.following(settings):
+        feed.cut(put(beyond, "wide again"), put("4", "d"))
+        lakes.is_at(settings, real.next_offset)
+        lakes.all_fresh(settings)
+    assert lakes.current_rows(root, second) == feed.model[1]
+
+
 def test_another_key_is_read_again_from_the_broker(real: RealBroker, tmp_path: Path) -> None:
     root, feed = tmp_path / "lake", Feed(real)
     settings = lakes.settings_of(real.address, root)

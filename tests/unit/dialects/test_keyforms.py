@@ -1,0 +1,128 @@
+"""Which change of a type keeps the text of a value: the table against a model of what databases do to values."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Context, Decimal
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from venus.adapters.dialects.keyforms import RULES, another_form, has_other_values, keeps_text
+from venus.model import Column, Kind, LogicalType, TableSchema
+
+
+def of(kind: Kind, **more: int | str) -> LogicalType:
+    return LogicalType(kind=kind, **more)  # type: ignore[arg-type]
+
+
+INTS = [of(Kind.INT, length=n) for n in (2, 4, 8)]
+DECIMALS = [
+    of(Kind.DECIMAL), *(of(Kind.DECIMAL, precision=p, scale=s) for p, s in product((4, 9, 20), (0, 2, 4)))
+]  # fmt: skip
+TEXTS = [of(Kind.TEXT, length=n) for n in (0, 1, 3, 30)] + [of(Kind.CHAR, length=n) for n in (1, 3, 30)]
+SECONDS = [of(Kind.TIMESTAMP, precision=p) for p in (0, 3, 6)]
+_EXACT = Context(prec=60, rounding=ROUND_HALF_UP)
+
+
+def stored(value: Decimal | str, kind: LogicalType, *, trims: bool) -> Decimal | str | None:
+    """Return a value as a column of this type has it, None where the database refuses it.
+
+    `trims`: databases differ in whether a number without a scale keeps zeros at its end, and text those blanks of CHAR.
+    """
+    if isinstance(value, str):
+        if kind.length and len(value.rstrip(" ")) > kind.length:
+            return None
+        if kind.kind is Kind.CHAR:
+            return value.rstrip(" ").ljust(kind.length)
+        return value.rstrip(" ") if trims else value
+    if kind.kind is Kind.INT:
+        whole = value.quantize(Decimal(1), context=_EXACT)
+        return whole if abs(whole) < 1 << (8 * kind.length - 1) else None
+    if kind.kind is Kind.TIMESTAMP:
+        return value.quantize(Decimal(1).scaleb(-kind.precision), context=_EXACT)
+    if not kind.precision:
+        return Decimal(f"{value.normalize(_EXACT):f}") if trims else value
+    rounded = value.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+    return rounded if abs(rounded) < Decimal(10) ** (kind.precision - kind.scale) else None
+
+
+def text(value: Decimal | str, kind: LogicalType) -> str:
+    """Return the canonical text of a stored value."""
+    if isinstance(value, str):
+        return value
+    shown = f"{value:f}"
+    trimmed = kind.kind is Kind.TIMESTAMP and "." in shown
+    return shown.rstrip("0").rstrip(".") if trimmed else shown
+
+
+NUMBERS = st.decimals(
+    min_value=-(10**22), max_value=10**22, allow_nan=False, allow_infinity=False, places=6
+) | st.builds(Decimal, st.integers(-20_000_000_000, 20_000_000_000) | st.integers(-9, 9))
+CHANGES = [
+    *((b, n, NUMBERS) for b, n in product([*INTS, *DECIMALS], repeat=2)),
+    *((b, n, st.text("ab ", max_size=4)) for b, n in product(TEXTS, repeat=2)),
+    *((b, n, st.decimals(0, 60, places=6)) for b, n in product(SECONDS, repeat=2)),
+]
+
+
+@given(st.data(), st.booleans())
+def test_a_kept_value_has_the_same_text(data: st.DataObject, trims: bool) -> None:
+    before, now, values = data.draw(st.sampled_from([c for c in CHANGES if keeps_text(c[0], c[1])]))
+    was = stored(data.draw(values), before, trims=trims)
+    kept = None if was is None else stored(was, now, trims=trims)
+    if was is not None and kept is not None:
+        assert text(kept, now) == text(was, before)
+
+
+#: A value of each change whose text becomes another one.
+WITNESSES = [Decimal(n) for n in ("1", "0.5", "1.5", "1.50", "1.234567", "0.0001")] + ["", "a", "a  "]
+
+
+@pytest.mark.parametrize(("before", "now", "_"), [c for c in CHANGES if not keeps_text(c[0], c[1])])
+def test_what_is_not_kept_has_a_value_that_shows_it(before: LogicalType, now: LogicalType, _: object) -> None:
+    values = [v for v in WITNESSES if isinstance(v, str) == (before.kind in (Kind.TEXT, Kind.CHAR))]
+    both = [
+        (was, stored(was, now, trims=trims))
+        for v, trims in product(values, (False, True))
+        if (was := stored(v, before, trims=trims)) is not None
+    ]
+    assert any(kept is not None and text(kept, now) != text(was, before) for was, kept in both)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kept"),
+    [
+        (of(Kind.INT, length=4), of(Kind.INT, length=8), True),
+        (of(Kind.INT, length=8), of(Kind.DECIMAL, precision=20), True),
+        (of(Kind.DECIMAL, precision=4, scale=2), of(Kind.DECIMAL, precision=9, scale=2), True),
+        (of(Kind.DECIMAL, precision=4, scale=2), of(Kind.DECIMAL, precision=9, scale=3), False),
+        (of(Kind.DECIMAL, precision=4, scale=2), of(Kind.DECIMAL), False),
+        (of(Kind.TEXT, length=3), of(Kind.TEXT), True),
+        (of(Kind.CHAR, length=3), of(Kind.CHAR, length=4), False),
+        (of(Kind.INT, length=8), of(Kind.TEXT), False),
+        (of(Kind.NATIVE, name="bit varying(5)"), of(Kind.NATIVE, name="bit varying(9)"), True),
+        (of(Kind.NATIVE, name="bit(5)"), of(Kind.NATIVE, name="bit(9)"), False),
+        (of(Kind.NATIVE, name="inet"), of(Kind.NATIVE, name="cidr"), False),
+        (of(Kind.UUID), of(Kind.UUID), True),
+        (of(Kind.UUID), of(Kind.TEXT), False),
+    ],
+)
+def test_the_changes_that_people_make(before: LogicalType, now: LogicalType, kept: bool) -> None:
+    assert keeps_text(before, now) is kept
+    schemas = [
+        TableSchema(
+            table_id=1, version=v, namespace="s", name="t", columns=(Column(name="id", number=1, type=t),),
+            key=("id",), source_dialect="postgresql",
+        )
+        for v, t in enumerate((before, now), 1)
+    ]  # fmt: skip
+    assert another_form(schemas[1], schemas[0]) == ("" if kept else "id")
+    assert has_other_values(schemas[0], schemas[1]) is not kept
+
+
+def test_every_rule_is_tried() -> None:
+    tried = {(b.kind, n.kind) for b, n, _ in CHANGES}
+    others = {Kind.BYTES, Kind.TIME, Kind.TIMETZ, Kind.TIMESTAMPTZ, Kind.INTERVAL, Kind.NATIVE, Kind.ARRAY}
+    assert set(RULES) - tried == {(kind, kind) for kind in others}
