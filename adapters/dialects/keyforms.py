@@ -21,7 +21,7 @@ def _any_width(_: LogicalType, __: LogicalType) -> bool:
 
 
 def _whole_numbers(before: LogicalType, now: LogicalType) -> bool:
-    """A decimal without a precision has as many digits behind the point as each value was written with."""
+    """Say whether both are whole numbers; a decimal without a precision has the digits of each value."""
     return all(t.kind is Kind.INT or (t.precision > 0 and t.scale == 0) for t in (before, now))
 
 
@@ -46,7 +46,7 @@ def _same_length(before: LogicalType, now: LogicalType) -> bool:
 
 
 def _same_name(before: LogicalType, now: LogicalType) -> bool:
-    """A width is part of the name. Bits of a fixed width are filled up with zeros."""
+    """Compare names without the width that is part of them. Bits of a fixed width are filled up with zeros."""
     fixed = before.name.startswith("bit") and not before.name.startswith("bit varying")
     return not fixed and _WIDTH.sub("", before.name) == _WIDTH.sub("", now.name)
 

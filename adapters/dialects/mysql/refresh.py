@@ -19,10 +19,14 @@ from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.install import Present, drop_trigger, number_in
 from venus.adapters.dialects.mysql.privileges import Lack
+from venus.adapters.dialects.mysql.triggers import can_widen_log, key_description, widen_log
 from venus.adapters.dialects.releasing import is_leaving
+from venus.errors import SourceError
 from venus.model import TableSchema
 
 logger = logging.getLogger(__name__)
+
+_LOG_LOCK_S = 1
 
 TRUNCATED = "TRUNCATE (or a rebuild, which looks alike): rows may be gone that no trigger has noted; read it again"
 
@@ -56,6 +60,7 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping
         elif c.access is None:
             _new_version(connection, c)
         if not reason and c.table is not None:
+            present = _widen_log(connection, c.table, c.table_id, present)
             reason = _missed(c.table, c, present, reaching_it, circular)
             mark = marks.of(c.schema.name, now)
             truncated = _follow_mark(connection, c, marks, mark, noted)
@@ -112,6 +117,27 @@ def _silence(connection: Connection, captured: Captured, present: Present, *, de
                 connection.run(drop_trigger(connection.address.database, name))
             except LockTimeout:
                 logger.warning("%s is in use: trigger %s is taken away later", captured.schema.qualified, name)
+
+
+def _widen_log(connection: Connection, table: Table, table_id: int, present: Present) -> Present:
+    """Give a log the type of a key that became unsigned, signed or a decimal: until then it is a wide integer.
+
+    Writers queue up behind the request for the lock, so it is short. Without it the table is RESYNC.
+    """
+    name = names.log_table(table_id)
+    there, wanted = present.logs.get(name, ""), key_description(table)
+    if present.has_log(table, name) or not can_widen_log(there, table):
+        return present
+    usual = connection.options.lock_timeout_s
+    try:
+        connection.run(f"SET lock_wait_timeout = {_LOG_LOCK_S}")
+        connection.run(widen_log(table, table_id))
+    except (LockTimeout, SourceError) as error:
+        logger.warning("%s: its log %s stays as it is: %s", table.where, name, error)
+        return present
+    finally:
+        connection.run(f"SET lock_wait_timeout = {usual}")
+    return replace(present, logs={**present.logs, name: wanted})
 
 
 def _missed(table: Table, captured: Captured, present: Present, paths: Seq[Path], circular: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from venus.adapters.dialects.mysql.cascades import Path
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.names import literal, log_keys, quoted
 from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.mysql.types import log_type, narrow_log_type
+from venus.adapters.dialects.mysql.types import can_widen, log_type, narrow_log_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,15 @@ def widen_log(table: Table, table_id: int) -> str:
     columns = ", ".join(f"MODIFY {k} {log_type(table.declared[name])} NULL" for k, name in keys)
     log = _log(table.database, table_id)
     return statement("triggers", "wider_log", log=log, columns=columns, comment=literal(key_description(table)))
+
+
+def can_widen_log(there: str, table: Table) -> bool:
+    """Whether a log that describes its key so can be given the columns that it should have, with its rows."""
+    had, wanted = there.split(", "), key_description(table).split(", ")
+    if len(had) != len(wanted):
+        return False
+    pairs = ((a.partition(" "), b.partition(" ")) for a, b in zip(had, wanted, strict=True))
+    return all(a[0] == b[0] and can_widen(a[2], b[2]) for a, b in pairs)
 
 
 def log_table(table: Table, table_id: int) -> str:

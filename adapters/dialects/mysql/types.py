@@ -174,6 +174,12 @@ def log_type(declared: Declared) -> str:
     return widest(declared) if widest else declared.column_type
 
 
+def can_widen(log: str, to: str) -> bool:
+    """Whether a log's column of this type can be turned into another one with its rows: a whole number into another."""
+    signed, into = log.removesuffix(" unsigned"), to.removesuffix(" unsigned")
+    return signed == into or (signed, into) == ("bigint", "decimal(65,0)")
+
+
 def narrow_log_type(declared: Declared) -> str:
     """Return what versions before 2026-11-22 gave a log table: as wide as the key was then."""
     name = declared.data_type

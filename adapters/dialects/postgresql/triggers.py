@@ -197,7 +197,10 @@ def _retyped(table: Table, parts: Mapping[str, str]) -> str:
         for k in table.key
     )
     old, new = (", ".join(_untyped(k, of) for k in table.key) for of in ("OLD", "NEW"))
-    return "\n" + f'      {statement("triggers", "retyped", other_type=other, old_text=old, new_text=new, **parts).strip()};'
+    return (
+        "\n"
+        + f"      {statement('triggers', 'retyped', other_type=other, old_text=old, new_text=new, **parts).strip()};"
+    )
 
 
 def _is_of_family(key: KeyColumn) -> bool:
@@ -212,4 +215,3 @@ def _untyped(key: KeyColumn, of: str) -> str:
 def _has_type(spelled: Seq[str]) -> str:
     types = [f"{literal(one)}::regtype" for one in spelled]
     return f"atttypid = {types[0]}" if len(types) == 1 else f"atttypid IN ({', '.join(types)})"
-
