@@ -1,0 +1,204 @@
+"""Inputs of public bug reports (field_cases/*.sql): each one live, change by change, and as one cut.
+
+At the end a table is equal to the source, compared row by row by the test itself; or it is named with what to do, and
+equal after that was done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.support.feed import query
+from tests.support.field_cases import FieldSource, mariadb_source, postgres_source, read_case, sqlite_source
+from tests.support.whole_way import WholeWay, whole_way
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.targets.postgresql.control import progress
+from venus.errors import Refused
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+#: What a table is named with that is not equal by itself. Every other table has to be equal.
+SWAPPED = r"venus_i_\d+, .*: run `venus install-triggers`"
+NAMED: dict[str, dict[str, str]] = {
+    "03": {"price": SWAPPED},
+    "11": {
+        "acct": SWAPPED,
+        "one": SWAPPED,
+        "two": SWAPPED,
+        "acct_shadow": "the table is gone: dropped or renamed",
+    },
+}
+#: Tables that the changes make; they are captured by the next `venus install-triggers`.
+NEW = {"05": {"reading_q2"}}
+#: What a target must have before a source's tables can be made there.
+TARGET_FIRST = {"01": 3}
+CASES = [f"{number:02}" for number in range(1, 12)]
+
+
+class FieldRun:
+    """A case on its way from a source to a PostgreSQL target."""
+
+    def __init__(self, name: str, source: FieldSource, way: WholeWay) -> None:
+        self.case, self.source, self.way = read_case(name), source, way
+        self.named, self.new = NAMED.get(name, {}), NEW.get(name, set())
+
+    def begin(self) -> None:
+        """Install, load and start, with everything at the target."""
+        self.way.install()
+        self.way.load()
+        self.way.start()
+        self.way.caught_up()
+
+    def reasons(self) -> dict[str, str]:
+        """Return why tables are not active, at the source or at the target, by their names."""
+        with closing(open_source(self.way.settings)) as opened:
+            at_source = [(t.schema.name, t.state, t.reason) for t in opened.registered()]
+        at_target = [(t.name, t.state, t.reason) for t in progress(self.way.settings, "main").tables]
+        return {name: reason for name, state, reason in (*at_target, *at_source) if state != "ACTIVE"}
+
+    def change(self, *, live: bool) -> None:
+        """Make the changes; between those that are `live`, capture and apply go on with what there is."""
+        in_transaction = False
+        for text in self.case.changes:
+            self.source.run(text)
+            in_transaction = text == "BEGIN" or (in_transaction and text != "COMMIT")
+            if live and not in_transaction:
+                self.way.until(lambda: self.way._level() or self.reasons(), f"the target behind {text}")
+
+    def different(self) -> dict[str, str]:
+        """Return the tables that are not equal to the source, with what is only on one side."""
+        found = {}
+        for namespace, name in self.source.tables():
+            if name in self.new:
+                continue
+            here = self.source.rows(namespace, name)
+            try:
+                there = self.source.rows_at(self.way.target, namespace, name)
+            except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable) as error:
+                found[name] = str(error)
+                continue
+            if here != there:
+                found[name] = f"{set(here) - set(there)} only here, {set(there) - set(here)} only there"
+        return found
+
+    def is_as_expected(self) -> bool:
+        """Say whether exactly the tables are named that have to be, and all others are equal."""
+        reasons = self.reasons()
+        words = {name: re.search(said, reasons.get(name, "")) is not None for name, said in self.named.items()}
+        return all(words.values()) and set(reasons) == set(self.named) and set(self.different()) <= set(self.named)
+
+    def follow_the_way_out(self) -> None:
+        """Run `venus install-triggers`, then `venus resync` of each table that is named and still there."""
+        self.way.install()
+        with closing(open_source(self.way.settings)) as opened:
+            there = set(opened.table_names())
+            for table in opened.registered():
+                if table.schema.name in self.named and table.schema.qualified in there:
+                    opened.restart_fill(table.schema.table_id)
+
+
+@pytest.fixture
+def field_run(
+    request: pytest.FixtureRequest, case: str, tmp_path: Path, second_database: str
+) -> Iterator[FieldRun]:  # fmt: skip
+    with ExitStack() as stack:
+        if read_case(case).make == "pg":
+            source = stack.enter_context(postgres_source(request.getfixturevalue("database")))
+        else:
+            url = request.getfixturevalue("mariadb_database")
+            source = stack.enter_context(mariadb_source(request.getfixturevalue("mariadb_server"), url))
+        options = {"tables": ["*.*"]} if source.cast else {}
+        for number, text in enumerate(read_case(case).setup):
+            source.run(text)
+            if number < TARGET_FIRST.get(case, 0):
+                query(second_database, text)
+        way = stack.enter_context(whole_way(tmp_path, source.url, second_database, **options))
+        yield FieldRun(case, source, way)
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "one-cut"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_from_the_field(case: str, live: bool, field_run: FieldRun) -> None:
+    field_run.begin()
+    assert field_run.different() == {}
+    if not live:
+        field_run.way.stop("capture")
+    field_run.change(live=live)
+    if not live:
+        field_run.way.start("capture")
+    try:
+        field_run.way.until(field_run.is_as_expected, "the case to end as expected")
+    except AssertionError:
+        raise AssertionError(f"{field_run.reasons()}, different: {field_run.different()}") from None
+    if field_run.named:
+        field_run.follow_the_way_out()
+        gone = {name for name, why in field_run.named.items() if "is gone" in why}
+        field_run.way.until(lambda: not field_run.different() and set(field_run.reasons()) == gone, "the way out")
+
+
+#: The rows of case 12 that fit no type, as its changes leave them.
+CORRECTED = [
+    ("1", "short", "2026-01-01 10:00:00", "true", "1.5", "text", "9223372036854775807"),
+    ("2", "fine", "2026-01-02 11:00:00", "false", "12.5", "x", "2"),
+    ("3", None, "2026-01-03 00:00:00", "true", "2", None, "7"),
+    ("4", "", None, None, "3", None, None),
+    ("5", "ok", "2026-01-01 10:00:00.123", "false", "0.1", None, "-1"),
+]
+JOB = "SELECT id::text, title, at::text, done::text, amount::text, anything, big::text FROM public.job ORDER BY id"
+UNTYPED, TYPED = "anything,", "anything TEXT,"
+
+
+def test_a_column_without_a_type_and_values_of_no_type_are_refused_before_the_load(
+    tmp_path: Path, second_database: str
+) -> None:
+    case = read_case("12")
+    with sqlite_source(tmp_path / "app.db") as source, whole_way(tmp_path, source.url, second_database) as way:
+        for text in case.setup:
+            source.run(text)
+        with pytest.raises(Refused, match="column anything: its declaration names no type") as untyped:
+            way.install()
+        assert "declare a type" in untyped.value.hint
+        source.run("ALTER TABLE job RENAME TO before")
+        source.run(case.setup[0].replace(UNTYPED, TYPED))
+        source.run("INSERT INTO job SELECT * FROM before")
+        source.run("DROP TABLE before")
+        with pytest.raises(Refused, match=r"column title \(VARCHAR\(5\)\): 1 of 4 rows"):
+            way.install()
+        with closing(open_source(way.settings)) as opened:
+            blocking = [f for f in opened.check(["*"], []) if f.blocks]
+        named = [re.findall(r"column (\w+) .* cannot be carried exactly", f.message) for f in blocking]
+        assert named == [["title"], ["at"], ["amount"], ["anything"], ["big"]]
+        assert all("correct the values" in f.remedy for f in blocking)
+        for text in case.changes:
+            source.run(text)
+        way.install()
+        way.load()
+        assert query(second_database, JOB) == CORRECTED
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "one-cut"])
+def test_a_row_that_fits_no_type_arrives_once_it_is_corrected(live: bool, tmp_path: Path, second_database: str) -> None:
+    case = read_case("12")
+    with sqlite_source(tmp_path / "app.db") as source, whole_way(tmp_path, source.url, second_database) as way:
+        source.run(case.setup[0].replace(UNTYPED, TYPED))
+        source.run(case.setup[1])
+        run = FieldRun("12", source, way)
+        run.begin()
+        if not live:
+            way.stop("capture")
+        for text in case.setup[2:]:
+            source.run(text)
+        if not live:
+            way.start("capture")
+        way.until(run.reasons, "the table to halt")
+        assert re.search(r"job.*(id|row).*2.*title", str(run.reasons())), run.reasons()
+        assert query(second_database, JOB) == CORRECTED[:1]
+        for text in case.changes:
+            source.run(text)
+        way.until(lambda: query(second_database, JOB) == CORRECTED and not run.reasons(), "the corrected rows")
