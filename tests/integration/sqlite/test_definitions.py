@@ -113,6 +113,40 @@ def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(tmp_
         assert is_same(shop)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "beyond"),
+    [
+        ("MEDIUMINT", "BIGINT", 3_000_000_000),
+        ("VARCHAR(2)", "VARCHAR(20)", "much longer"),
+        ("DECIMAL(4)", "DECIMAL(20)", 12_345_678_901_234),
+    ],
+)
+@pytest.mark.parametrize("style", ["by hand", "table built aside"])
+def test_a_key_that_becomes_wider_is_followed(
+    style: str, before: str, now: str, beyond: object, tmp_path: Path
+) -> None:
+    made = f"CREATE TABLE item (id {before} NOT NULL PRIMARY KEY, a INT, b INT); INSERT INTO item VALUES (1, 5, 50);"
+    with opened(tmp_path / "a.db", made + LOOSE, install=False) as shop:
+        followed(shop)
+        if style == "by hand":
+            (version,) = shop.app.execute("PRAGMA schema_version").fetchone()
+            shop.app.execute("PRAGMA writable_schema = ON")
+            shop.app.execute(f"UPDATE sqlite_master SET sql = replace(sql, '{before}', '{now}') WHERE name = 'item'")
+            shop.app.execute(f"PRAGMA schema_version = {version + 1}")
+            shop.app.execute("PRAGMA writable_schema = OFF")
+        else:
+            aside = f"CREATE TABLE aside (id {now} NOT NULL PRIMARY KEY, a INT, b INT)"
+            run(shop, f"BEGIN; {aside}; INSERT INTO aside SELECT * FROM item; DROP TABLE item; "
+                "ALTER TABLE aside RENAME TO item; COMMIT")  # fmt: skip
+            shop.source.install(["item"], [])
+            shop.source.restart_fill(shop.copy.id_of("item"))
+        shop.app.execute("INSERT INTO item VALUES (?, 6, 60)", (beyond,))
+        assert is_same(shop)
+        shop.app.execute("UPDATE item SET a = 7 WHERE id = ?", (beyond,))
+        shop.app.execute("DELETE FROM item WHERE id = 1")
+        assert is_same(shop)
+
+
 def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)

@@ -1,0 +1,72 @@
+"""A key that becomes wider at the source: followers and mirrors have the new version, and serve what it holds."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support import networks
+from tests.support.broker_clusters import BrokerCluster
+from tests.support.etcd import EtcdCluster
+from tests.support.feed import query
+from tests.support.postgres import Server
+from tests.support.whole_way import Loop, WholeWay
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.verify.findings import Verdict
+from venus.config import Broker, Target
+
+pytestmark = pytest.mark.integration
+
+SOURCE = (
+    "CREATE TABLE item (id int PRIMARY KEY, v text)",
+    "INSERT INTO item SELECT n, 'old' FROM generate_series(1, 50) n",
+)
+WIDER = ("ALTER TABLE item ALTER id TYPE bigint", "INSERT INTO item VALUES (3000000000, 'wide')")
+BEHIND = (
+    "UPDATE item SET v = 'changed' WHERE id IN (1, 3000000000)",
+    "DELETE FROM item WHERE id = 2",
+    "UPDATE item SET id = id + 4000000000 WHERE id = 3",
+)
+ROWS = "SELECT id, v FROM item ORDER BY id"
+
+
+def test_followers_and_mirrors_take_the_new_version(
+    tmp_path: Path, etcd_server: EtcdCluster, postgres_server: Server, database: str, second_database: str
+) -> None:
+    far = postgres_server.create_database()
+    for text in SOURCE:
+        query(database, text)
+    with BrokerCluster(tmp_path, etcd_server) as cluster, networks.starting(tmp_path) as begin:
+        addresses = tuple(broker.address for broker in cluster.brokers.values())
+        with closing(WholeWay(tmp_path, database, second_database, addresses=addresses)) as way:
+            way.install()
+            way.load()
+            way.start()
+            mirror = begin("mirror", *addresses)
+            at_mirror = way.settings.model_copy(
+                update={
+                    "broker": Broker(addresses=(mirror.address,)),
+                    "targets": {"far": Target.model_validate({"url": far})},
+                }
+            )
+            way.caught_up()
+            networks.has(mirror.address, 1)
+            full_sync(at_mirror, "far")
+            loop = Loop(lambda stop: run_apply(at_mirror, "far", stop))
+            try:
+                for text in WIDER:
+                    query(database, text)
+                way.caught_up()
+                cluster.brokers[cluster.record().leader.broker].kill()
+                for text in BEHIND:
+                    query(database, text)
+                way.caught_up()
+                way.until(lambda: query(far, ROWS) == query(database, ROWS), "the mirror's target to have all rows")
+            finally:
+                loop.end()
+            assert query(second_database, ROWS) == query(database, ROWS)
+            assert way.verify().verdict is Verdict.SAME
+    postgres_server.drop_database(far)
