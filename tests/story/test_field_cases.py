@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -113,7 +114,7 @@ def field_run(
         else:
             url = request.getfixturevalue("mariadb_database")
             source = stack.enter_context(mariadb_source(request.getfixturevalue("mariadb_server"), url))
-        options = {"tables": ["*.*"]} if source.cast else {}
+        options: dict[str, Any] = {"tables": ["*.*"]} if source.cast else {}
         for number, text in enumerate(read_case(case).setup):
             source.run(text)
             if number < TARGET_FIRST.get(case, 0):

@@ -60,7 +60,9 @@ def test_followers_and_mirrors_take_the_new_version(
                 for text in WIDER:
                     query(database, text)
                 way.caught_up()
-                cluster.brokers[cluster.record().leader.broker].kill()
+                leader = cluster.record().leader
+                assert leader is not None
+                cluster.brokers[leader.broker].kill()
                 for text in BEHIND:
                     query(database, text)
                 way.caught_up()

@@ -8,11 +8,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 import sqlalchemy
 
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer
+from tests.support.postgres import libpq
 from tests.support.whole_way import Loop, WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import progress
@@ -75,8 +77,8 @@ class Shop:
 def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     if request.param == "postgresql":
         url = request.getfixturevalue("database")
-        with closing(sqlalchemy.create_engine(url).raw_connection()) as session:
-            session.driver_connection.autocommit = True
+        with closing(psycopg2.connect(libpq(url))) as session:
+            session.autocommit = True
             yield Shop(request.param, url, session, "public")
         return
     url = request.getfixturevalue("mariadb_database")

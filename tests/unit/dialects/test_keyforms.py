@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Context, Decimal
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,7 @@ def text(value: Decimal | str, kind: LogicalType) -> str:
 NUMBERS = st.decimals(
     min_value=-(10**22), max_value=10**22, allow_nan=False, allow_infinity=False, places=6
 ) | st.builds(Decimal, st.integers(-20_000_000_000, 20_000_000_000) | st.integers(-9, 9))
-CHANGES = [
+CHANGES: list[tuple[LogicalType, LogicalType, st.SearchStrategy[Any]]] = [
     *((b, n, NUMBERS) for b, n in product([*INTS, *DECIMALS], repeat=2)),
     *((b, n, st.text("ab ", max_size=4)) for b, n in product(TEXTS, repeat=2)),
     *((b, n, st.decimals(0, 60, places=6)) for b, n in product(SECONDS, repeat=2)),
