@@ -32,6 +32,8 @@ RESYNC_FAILED = "resync failed: "
 NOT_CAPTURED = "NOT_CAPTURED"
 #: What is said of such a table behind its name.
 MATCHES = "matches the patterns and"
+#: How the reason of a table begins that keeps its rows until a resync has made it equal to the full data.
+STARTING_OVER = "it is being made equal to the full data: its changes"
 #: Its changes wait for a lock that somebody else holds.
 WAITING = "WAITING"
 #: Always in the metrics, so that a graph of one starts at zero rather than nowhere.

@@ -61,8 +61,10 @@ class Configured:
 
     def diverged(self, error: Diverged) -> Diverged:
         """Return what is said when the broker has another history, or other rows, than the target."""
-        again = f"load it again: venus migrate --target {self.name}"
-        hint = f"give that set the same predicates, or {again}" if isinstance(error, OtherRows) else again
+        again = (
+            f"`venus resync --all --target {self.name}`, then `venus sync`, make it equal to that broker's full data"
+        )
+        hint = f"give that set the same predicates; or {again}" if isinstance(error, OtherRows) else again
         return type(error)(f"target {self.name}: {error}", hint=hint)
 
     @property

@@ -234,19 +234,23 @@ class Target(Protocol):
 
     # -- load and follow -----------------------------------------------------------------------------------------------
 
-    def load(self, report: LoadTold | None = None, *, choose: Chooser | None = None) -> LoadReport:
+    def load(
+        self, report: LoadTold | None = None, *, choose: Chooser | None = None, empty_meanwhile: bool = False
+    ) -> LoadReport:
         """Load everything at a cut of the full data, or find that it can go on from where it is.
 
         Goes on after an interruption. `choose` names who runs the tasks (capability `loads_by_runner`). Raises Refused
-        if another process is at work on the target.
+        if another process is at work on the target, or if readers of a loaded target would see empty tables until the
+        load is done, unless that is accepted by `empty_meanwhile`.
         """
         ...
 
     def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
         """Apply increments until `stop`, in whole cuts, and wait for what passes by itself.
 
-        Raises Refused if the target was never loaded or another process is at work on it, Diverged with the way out if
-        the broker no longer has what comes next or has something else there.
+        Where the broker no longer has what comes next, the target goes on from the full data, and readers keep the rows
+        they have until then. Raises Refused if the target was never loaded or another process is at work on it,
+        Diverged with the way out if the broker has something else there: `resync` of all tables is that way.
         """
         ...
 

@@ -38,6 +38,10 @@ def migrate(
     ddl_only: Annotated[
         bool, typer.Option("--ddl-only", help="Print the target's CREATE statements; change nothing.")
     ] = False,
+    empty_meanwhile: Annotated[
+        bool,
+        typer.Option("--empty-meanwhile", help="Load a loaded target again: its tables are empty until that is done."),
+    ] = False,
     engine: EngineOption = "auto",
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -66,7 +70,7 @@ def migrate(
         choosing(settings, engine, run.out.say) as choice,
         waits_told(settings, run.out.say, load_held_up_by),
     ):
-        report = load(opened, steps, choice)
+        report = load(opened, steps, choice, empty_meanwhile=empty_meanwhile)
     return answer(run, filled, read_s, report, choice.name, mirrored(settings), out_of_capture(settings))
 
 
@@ -198,7 +202,7 @@ def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
             time.sleep(POLL_S)
 
 
-def load(target: Target, steps: Steps, choice: Choice) -> LoadReport:
+def load(target: Target, steps: Steps, choice: Choice, *, empty_meanwhile: bool = False) -> LoadReport:
     """Run the full sync."""
 
     def report(found: LoadProgress) -> None:
@@ -207,7 +211,7 @@ def load(target: Target, steps: Steps, choice: Choice) -> LoadReport:
         elif found.phase == "indexing":
             steps.update(f"{found.table}: keys, indexes, foreign keys", 0)
 
-    return target.load(report, choose=choice)
+    return target.load(report, choose=choice, empty_meanwhile=empty_meanwhile)
 
 
 def answer(

@@ -15,7 +15,7 @@ from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.views import rows_shown
 from venus.codec.layout import Layout
-from venus.conditions import RESYNCING, AdapterCondition, TableCondition
+from venus.conditions import RESYNCING, STARTING_OVER, AdapterCondition, TableCondition
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
 from venus.network.rows_identity import RowsIdentity
@@ -146,7 +146,7 @@ def standing_of(
             TableCondition(
                 table_id=t.table_id,
                 name=t.source_name,
-                state=RESYNCING if t.table_id in resyncing and t.state == ACTIVE else t.state,
+                state=shown_state(t, resyncing=t.table_id in resyncing),
                 reason=t.reason,
                 quarantined=quarantined.get(t.table_id, 0),
                 rows=rows_shown(t.predicate, t.predicate_before, t.rows_brought, t.rows_removed),
@@ -156,6 +156,12 @@ def standing_of(
         paused=paused,
         quarantined=sum(quarantined.values()),
     )
+
+
+def shown_state(found: TableState, *, resyncing: bool) -> str:
+    """Return the state of a table as status and broker show it."""
+    waits_for_it = found.state == ACTIVE or found.reason.startswith(STARTING_OVER)
+    return RESYNCING if resyncing and waits_for_it else found.state
 
 
 def read(target: PostgresTarget, session: Session) -> Catalogue:

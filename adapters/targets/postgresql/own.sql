@@ -29,6 +29,11 @@ ON CONFLICT (group_name) DO UPDATE SET "offset" = EXCLUDED."offset", epoch = EXC
 -- Which rows the broker set has that was read up to the applied offset.
 UPDATE {own}.applied SET rows_identity = %(rows)s WHERE group_name = %(group)s
 
+-- start_over --
+-- To the cut of a snapshot: what lies between is contained in the full data, which every table is made equal to.
+UPDATE {own}.applied SET rows_repaired = rows_repaired + %(offset)s - "offset", "offset" = %(offset)s, epoch = %(epoch)s,
+    last_sequence = %(sequence)s, rows_identity = %(rows)s, control = control + 1 WHERE group_name = %(group)s
+
 -- remove_position --
 DELETE FROM {own}.applied WHERE group_name = %(group)s
 

@@ -86,10 +86,12 @@ class Postgresql(Lacking):
 
     # -- load and follow -----------------------------------------------------------------------------------------------
 
-    def load(self, report: LoadTold | None = None, *, choose: Chooser | None = None) -> LoadReport:
+    def load(
+        self, report: LoadTold | None = None, *, choose: Chooser | None = None, empty_meanwhile: bool = False
+    ) -> LoadReport:
         from venus.adapters.targets.postgresql.load.full_sync import full_sync  # nothing else needs it
 
-        return full_sync(self._settings, self.name, report, choose=choose)
+        return full_sync(self._settings, self.name, report, choose=choose, empty_meanwhile=empty_meanwhile)
 
     def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
         from venus.adapters.targets.postgresql.apply.loop import run_apply

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from venus.adapters.targets.cutting import Mark
+from venus.adapters.targets.postgresql.catalogue import shown_state
 from venus.adapters.targets.postgresql.control import Progress
 from venus.adapters.targets.postgresql.cutmark import moment
 from venus.adapters.targets.postgresql.database import Position, TableState
@@ -59,7 +60,7 @@ def table(
     return TargetTable(
         table_id=found.table_id,
         name=found.source_name,
-        state="RESYNCING" if resyncing and found.state == "ACTIVE" else found.state,
+        state=shown_state(found, resyncing=resyncing),
         reason=found.reason,
         held_from=found.held_from,
         rows_applied=found.rows_applied,

@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.targets.playing import Stage
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import INT, TEXT, column, gone, items, put, table, wait_for
-from venus.errors import OffsetDiverged, OffsetTrimmed, Refused, VenusError
+from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
 
@@ -162,25 +162,6 @@ def test_whoever_is_killed_between_two_commits_goes_on(stage: Stage, broker: Fak
     assert killed >= 3
     assert stage.table("shop.items").rows_applied == feed.committed[1] - since
     stage.equal()
-
-
-@pytest.mark.parametrize(("what", "error"), [("trimmed", OffsetTrimmed), ("diverged", OffsetDiverged)])
-def test_a_refused_position_ends_with_the_way_out(
-    what: str, error: type[VenusError], stage: Stage, broker: FakeDelivery
-) -> None:
-    stage.feed.describe(items())
-    stage.feed.cut(put(1, "a", 1), put(2, "b", 2))
-    stage.target.load()
-    if what == "trimmed":
-        stage.feed.cut(put(3, "c", 3))
-        broker.log_start = broker.next_offset
-    else:
-        broker.increments.clear()  # a broker that lost its data
-    with pytest.raises(error, match=f"target {stage.target.name}: ") as refused:
-        stage.target.follow(threading.Event())
-
-    assert refused.value.hint == f"load it again: venus migrate --target {stage.target.name}"
-    assert stage.target.look().offset == 2, "nothing was given up"
 
 
 def test_a_target_that_was_never_loaded_refuses_to_follow(stage: Stage) -> None:

@@ -19,7 +19,7 @@ from venus.wire import broker_pb2
 #: So many batches that do not concern the reader are passed over in one call.
 PASSED_MAX = 4096
 
-_FULL_HINT = "start again from the full data: `venus resync --all`"
+_FULL_HINT = "start again from the full data: `venus resync --all --target NAME`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

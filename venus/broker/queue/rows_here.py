@@ -91,7 +91,7 @@ class RowsHere:
             return OffsetTrimmed(
                 f"{business.name}: set {self.name} has been filled again, and has other rows at offset {offset} than "
                 f"those that were read here: {tables}",
-                hint="start again from the full data: `venus resync --all`",
+                hint="start again from the full data: `venus resync --all --target NAME`",
             )
         origin = f"set {brought.set}" if brought.set else "the set that was read until now"
         return OtherRows(

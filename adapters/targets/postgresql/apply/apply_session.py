@@ -16,6 +16,7 @@ from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_
 from venus.adapters.targets.postgresql.apply.report import Loop
 from venus.adapters.targets.postgresql.apply.repredicate import take_over
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
+from venus.adapters.targets.postgresql.apply.startover import start_over
 from venus.adapters.targets.postgresql.apply.stream import IDLE_S, Stream
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.database import PostgresTarget
@@ -28,6 +29,7 @@ from venus.adapters.targets.postgresql.waiting import Watch
 from venus.adapters.under.applied import say_applied
 from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of
 from venus.conditions import TableCondition
+from venus.errors import Diverged, OffsetTrimmed
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc.stopwatch import Stopwatch
 
@@ -84,7 +86,7 @@ class ApplySession:
                 busy = self._held.active or self._resyncs.active
                 if self._stream.receive(busy=busy) and not self._apply():
                     return True
-            except Withdrawn:
+            except (Withdrawn, OffsetTrimmed):  # a mirror that was filled again has lost what comes next
                 self._session.rollback()
                 return True
             except MergeWhole as failed:
@@ -117,8 +119,8 @@ class ApplySession:
             self._opened.report(self._catalogue)
 
     def _subscribe(self) -> None:
-        self._opened = Stream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
-        log_start = self._opened.open(self._catalogue)
+        log_start = self._open_stream()
+        assert self._opened is not None
         self._keep_rows(self._opened.rows)
         if self._held.begin(self._session, self._catalogue, log_start):
             self._reload()
@@ -126,6 +128,20 @@ class ApplySession:
         self._opened.report(self._catalogue)
         self._loop.begun(self._catalogue.position.offset)
         self._watch = Watch(self._target, self._session, lambda: self._catalogue.tables, self._tell_waits)
+
+    def _open_stream(self) -> int:
+        """Open the stream, from the full data if its place in the queue is gone; return where the queue begins."""
+        try:
+            self._opened = Stream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
+            return self._opened.open(self._catalogue)
+        except Diverged as error:
+            if not start_over(self._target, self._session, self._catalogue, error):
+                raise
+        self._stream.close()
+        self._opened = None
+        self._reload()
+        self._opened = Stream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
+        return self._opened.open(self._catalogue)
 
     def _tell_waits(self, found: list[TableCondition]) -> None:
         """Say for whom this session waits; called by another thread, as this one does."""

@@ -13,7 +13,7 @@ from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.catchup import CatchUp, Learned
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, PostgresTarget, TableState
+from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, RESYNC, PostgresTarget, TableState
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.errors import OffsetTrimmed
@@ -53,7 +53,11 @@ class HeldTables:
     def begin(self, session: Session, catalogue: Catalogue, log_start: int) -> bool:
         """Halt the tables that wait for what is below the queue's start; return whether to read the catalogue again."""
         self._log_start = max(self._log_start, log_start)
-        found = [state for state in _gone(catalogue, self._log_start) if state.reason != self._reason(state)]
+        found = [
+            state
+            for state in _gone(catalogue, self._log_start)
+            if state.reason != self._reason(state) and not _is_resynced(catalogue, state)
+        ]
         if not found:
             return False
         try:
@@ -122,3 +126,8 @@ class HeldTables:
 
 def _gone(catalogue: Catalogue, log_start: int) -> list[TableState]:
     return [t for t in catalogue.held() if t.held_from is not None and t.held_from < log_start]
+
+
+def _is_resynced(catalogue: Catalogue, state: TableState) -> bool:
+    """Return whether a table waits for its resync and asks for nothing until then."""
+    return state.state != CATCHUP and RESYNC in catalogue.sweeps.get(state.table_id, {})

@@ -35,7 +35,7 @@ from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.waiting import load_waits_told
 from venus.codec.chunk import Totals
 from venus.config import Settings
-from venus.errors import DigestMismatch, Diverged, ProtocolError, SnapshotExpired, TargetError, VenusError
+from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, TargetError, VenusError
 from venus.model import counted
 from venus.rpc import rows_wire
 from venus.rpc.snapshots import Snapshots
@@ -64,10 +64,12 @@ def full_sync(
     *,
     runner: Runner | None = None,
     choose: Chooser | None = None,
+    empty_meanwhile: bool = False,
 ) -> LoadReport:
     """Load target `name` from the broker's full data and leave it at an exact offset; goes on after interruptions.
 
     `runner` loads the splits, or whom `choose` names for so many rows; without either, processes of this machine.
+    A target that was loaded before and cannot follow is emptied first, if `empty_meanwhile` accepts that.
     """
     target = PostgresTarget(settings, name)
     target.install()
@@ -76,7 +78,8 @@ def full_sync(
         refuse_if_cut_over(target, session)
         target.require_lock(session)
         with load_waits_told(target):
-            return _Load(target, session, report or (lambda _: None), _chooser(settings, runner, choose)).run()
+            load = _Load(target, session, report or (lambda _: None), _chooser(settings, runner, choose))
+            return load.run(empty_meanwhile=empty_meanwhile)
     finally:
         session.rollback()
         session.close()
@@ -104,11 +107,16 @@ class _Load:
         self._began = time.monotonic()
         self._resumed = 0
 
-    def run(self) -> LoadReport:
+    def run(self, *, empty_meanwhile: bool) -> LoadReport:
         try:
             position = self._target.position(self._session)
-            if position is not None and self._can_follow(position):
-                return LoadReport(target=self._target.name, offset=position.offset, rows={}, already=True)
+            if position is not None:
+                error = self._divergence(position)
+                if error is None:
+                    return LoadReport(target=self._target.name, offset=position.offset, rows={}, already=True)
+                if not empty_meanwhile:
+                    raise self._empty_until_loaded(error)
+                logger.warning("target %s is loaded again: %s", self._target.name, error)
             for attempt in range(PLANS_MAX):
                 try:
                     return self._load(fresh=attempt > 0 or position is not None)
@@ -118,8 +126,17 @@ class _Load:
         finally:
             self._snapshots.close()
 
-    def _can_follow(self, position: Position) -> bool:
-        """Whether a target that was loaded before can go on with increments."""
+    def _empty_until_loaded(self, error: Diverged) -> Refused:
+        """Return what is said of a load that readers of the target would notice."""
+        name = self._target.name
+        return Refused(
+            f"target {name} is loaded and cannot follow ({error}): a new load would show empty tables until it is done",
+            hint=f"`venus resync --all --target {name}`, then `venus sync`, make it equal while it is read; or add "
+            "--empty-meanwhile",
+        )
+
+    def _divergence(self, position: Position) -> Diverged | None:
+        """Return why a target that was loaded before cannot go on with increments; None if it can."""
         subscriber = Subscriber(
             self._target.broker, self._target.business, f"{self._target.group}/check", credit_bytes=1 << 16,
             transient=True,
@@ -127,11 +144,10 @@ class _Load:
         try:
             subscriber.open(position.offset, position.epoch, rows=position.rows)
         except Diverged as error:
-            logger.warning("target %s is loaded again: %s", self._target.name, error)
-            return False
+            return error
         finally:
             subscriber.close()
-        return True
+        return None
 
     def _load(self, *, fresh: bool) -> LoadReport:
         self._report(LoadProgress(phase="planning"))

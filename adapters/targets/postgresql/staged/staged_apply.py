@@ -18,6 +18,7 @@ from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.loop import run_apply
 from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
 from venus.adapters.targets.postgresql.apply.repredicate import take_over
+from venus.adapters.targets.postgresql.apply.startover import start_over
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import CATCHUP, RESYNC, PostgresTarget
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
@@ -60,8 +61,23 @@ class StagedApply:
         with _Opened(self._target, self._stop) as opened:
             opened.drop_stages()
             position = opened.catalogue.position
+            if self._starts_over(opened):
+                position = catalogues.read(self._target, opened.session).position
         self._loop.begun(position.offset)
         return position.offset, position.epoch
+
+    def _starts_over(self, opened: _Opened) -> bool:
+        """Return whether the place in the queue was gone, and the target goes on from the full data."""
+        try:
+            self._follow(opened)
+        except Diverged as error:
+            if not start_over(self._target, opened.session, opened.catalogue, error):
+                raise
+            return True
+        except VenusError as error:
+            if not error.retryable:
+                raise
+        return False
 
     def up_to(self, end: int) -> None:
         """Apply everything below `end`; what passes by itself is waited for. Raises what does not."""

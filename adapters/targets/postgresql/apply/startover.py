@@ -1,0 +1,151 @@
+"""Lets a target go on whose place in the queue is gone: from the full data, while readers keep the rows they have.
+
+A mirror that lost its disk, or a queue that was trimmed, no longer has the changes from the applied offset on. The
+applied offset then moves to the cut of a snapshot. Every table waits there, with its old rows, until a resync has made
+it equal to the full data (`resync.py`); the changes behind the cut are held for it. All of this is one transaction, so
+a process that is killed goes on with the resyncs.
+
+It happens by itself where the broker merely lost the increments. If the broker has another history or other rows, the
+target follows only when an operator asks for it: `venus resync --all`.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from venus.adapters.targets.postgresql.apply.recording import Recording
+from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.database import (
+    ACCOUNT,
+    HALTED,
+    PAUSED,
+    RESYNC,
+    SWEEP,
+    PostgresTarget,
+    TableState,
+    rows_to_text,
+)
+from venus.adapters.targets.postgresql.schema.following import keep_version
+from venus.adapters.targets.postgresql.schema.tables import new_table
+from venus.adapters.targets.postgresql.session import Session
+from venus.codec import schema as schemas_codec
+from venus.conditions import STARTING_OVER
+from venus.errors import Diverged, OffsetTrimmed, VenusError
+from venus.model import TableSchema
+from venus.network.rows_identity import RowsIdentity, differing
+from venus.rpc import rows_wire
+from venus.rpc.snapshots import Snapshots
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+#: Above every offset: everything that is held or refused is contained in the full data.
+_EVERYTHING = 1 << 62
+
+
+def start_over(target: PostgresTarget, session: Session, catalogue: Catalogue, error: Diverged) -> bool:
+    """Move the target to a cut of the full data, and ask for the resync of every table. Return False if not allowed.
+
+    After True the caller reads the catalogue again: an operator may have changed it first, then nothing is done yet.
+    """
+    with Snapshots(target.broker) as snapshots:
+        snapshot = snapshots.open(target.business, holder=f"resync of {target.group}")
+        try:
+            if not is_allowed(error, catalogue, rows_wire.said_in(snapshot)):
+                return False
+            _Move(target, session, catalogue, snapshot).run(error)
+        finally:
+            session.rollback()
+            with suppress(VenusError):
+                snapshots.close(snapshot.snapshot_id)
+    return True
+
+
+def is_allowed(error: Diverged, catalogue: Catalogue, there: RowsIdentity | None) -> bool:
+    """Return whether the target may follow the full data. Pure.
+
+    Without an operator's request, rows that the set above merely stopped choosing must not disappear from the target.
+    """
+    if ACCOUNT in catalogue.sweeps.get(0, {}):
+        return True
+    here = catalogue.position.rows
+    has_same_rows = here is None or there is None or not differing(here, there)
+    return isinstance(error, OffsetTrimmed) and has_same_rows
+
+
+class _Move:
+    """The transaction that moves the applied offset."""
+
+    def __init__(
+        self, target: PostgresTarget, session: Session, catalogue: Catalogue, snapshot: broker_pb2.Snapshot
+    ) -> None:
+        self._target, self._session, self._catalogue, self._snapshot = target, session, catalogue, snapshot
+        self._recording = Recording(target, session, catalogue)
+
+    def run(self, error: Diverged) -> None:
+        target, session, before = self._target, self._session, self._catalogue.position
+        found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
+        if found != (before.offset, before.control):
+            return
+        for state in self._catalogue.tables.values():
+            self._hold(state)
+        for schema in self._schemas():
+            self._meet(schema)
+        snapshot = self._snapshot
+        target.own(
+            session, "start_over", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
+            rows=rows_to_text(rows_wire.said_in(snapshot)),
+        )  # fmt: skip
+        target.own(
+            session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=target.unaccounted(session) or 0
+        )  # fmt: skip
+        session.run("COMMIT")
+        logger.warning(
+            "target %s: %s; every table is made equal to the full data, and the stream goes on from offset %s",
+            target.name, error, snapshot.offset,
+        )  # fmt: skip
+
+    def _hold(self, state: TableState) -> None:
+        """Let a table keep its rows until it is equal to the full data; what waits for it is contained there."""
+        target, session, table_id = self._target, self._session, state.table_id
+        everything = {"table_id": table_id, "offset": _EVERYTHING}
+        for name in ("count_contained", "count_superseded"):
+            target.own(session, name, **everything)
+        target.own(session, "supersede_quarantine", reason="resync", **everything)
+        target.own(session, "end_held", table_id=table_id)
+        sql = self._catalogue.sql(target, table_id, state.schema_version)
+        # the end of a sweep would take away what it has not met in the changes that are gone
+        self._recording.stop(table_id, SWEEP, sql)
+        self._recording.request(table_id, RESYNC)
+        if state.state == PAUSED:
+            target.set_state(session, table_id, PAUSED, held_from=self._held_from, reason=state.reason)
+        else:
+            target.set_state(session, table_id, HALTED, held_from=self._held_from, reason=self._reason)
+
+    @property
+    def _held_from(self) -> int:
+        """From where on a table lacks changes: never an offset that the queue has and that means another change."""
+        offset = self._catalogue.position.offset
+        return offset if offset < self._snapshot.offset else 0
+
+    @property
+    def _reason(self) -> str:
+        return f"{STARTING_OVER} from offset {self._catalogue.position.offset} on are gone from the queue"
+
+    def _schemas(self) -> list[TableSchema]:
+        found = (schemas_codec.from_wire(wire) for wire in self._snapshot.schemas)
+        return sorted(found, key=lambda schema: (schema.table_id, schema.version))
+
+    def _meet(self, schema: TableSchema) -> None:
+        """Keep a table version whose description may be gone from the queue; make a table that is new."""
+        keep_version(self._target, self._session, schema)
+        newest = max(s.version for s in self._schemas() if s.table_id == schema.table_id)
+        if schema.is_heartbeat or schema.table_id in self._catalogue.tables or schema.version < newest:
+            return
+        target, session = self._target, self._session
+        new_table(target, session, schema, self._snapshot.offset)
+        (made,) = target.tables(session, schema.table_id)
+        reason = made.reason or self._reason
+        target.set_state(session, schema.table_id, HALTED, held_from=self._held_from, reason=reason)
+        target.own(session, "put_sweep", table_id=schema.table_id, purpose=RESYNC, offset=-1)

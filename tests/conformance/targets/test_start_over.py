@@ -1,0 +1,139 @@
+"""A target whose place in the queue is gone goes on from the full data, and readers keep their rows until then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from tests.conformance.targets.playing import Stage
+from tests.support.delivery import FakeDelivery, Pinned
+from tests.support.feed import Key, Row, gone, items, put, wait_for
+from venus.errors import OffsetDiverged, Refused
+
+pytestmark = pytest.mark.integration
+
+
+def watch_full_data(broker: FakeDelivery, look: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Record what readers see each time that a part of the full data is asked for."""
+    seen: list[object] = []
+    pinned = FakeDelivery._pinned
+
+    def watched(self: FakeDelivery, name: str, context: grpc.ServicerContext) -> Pinned:
+        seen.append(look())
+        return pinned(self, name, context)
+
+    monkeypatch.setattr(FakeDelivery, "_pinned", watched)
+    return seen
+
+
+def lose_history(stage: Stage, broker: FakeDelivery) -> None:
+    """Let the broker be an emptier one, which never had the last changes."""
+    broker.increments.clear()
+    broker.epoch += 1
+    broker.rows[1].pop(next(iter(broker.rows[1])))
+    stage.feed.model[1].pop(("1",))
+
+
+def load(stage: Stage) -> dict[Key, Row]:
+    stage.feed.describe(items(), items(2, "others"))
+    stage.feed.cut(*(put(i, "a", i) for i in range(1, 5)), put(1, "other", 1, table=2))
+    stage.target.load()
+    return dict(stage.feed.model[1])
+
+
+def trim(stage: Stage, broker: FakeDelivery) -> None:
+    """Change and delete rows, and make a table, in changes that the queue then no longer has."""
+    stage.feed.cut(put(1, "changed", 10), gone(2), put(9, "new", 9))
+    stage.feed.describe(items(3, "late"))
+    stage.feed.cut(put(1, "late", 1, table=3))
+    broker.log_start = broker.next_offset
+
+
+def is_whole(stage: Stage) -> bool:
+    found = stage.target.look()
+    return {t.state for t in found.tables} == {"ACTIVE"} and found.offset == stage.feed.broker.next_offset
+
+
+def test_a_target_whose_increments_are_gone_goes_on_by_itself(
+    stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load(stage)
+    trim(stage, broker)
+    seen = watch_full_data(broker, lambda: stage.place.rows(stage.settings, items()), monkeypatch)
+    with stage.following():
+        wait_for(lambda: is_whole(stage), "the target to be equal")
+        stage.feed.cut(put(3, "behind", 30), put(2, "late too", 2, table=3), gone(1, table=2))
+        wait_for(lambda: is_whole(stage), "the changes behind it")
+
+    assert seen
+    assert seen[0] == before, "readers have every row until the new ones are there"
+    stage.equal()
+    assert {t.name for t in stage.target.look().tables} == {"shop.items", "shop.others", "shop.late"}
+    assert stage.target.look().unaccounted_rows == 0
+
+
+def test_what_comes_while_it_is_made_equal_is_not_lost(
+    stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(stage)
+    trim(stage, broker)
+    changes = [(put(1, "meanwhile", 11), gone(9)), (put(12, "meanwhile", 12),), (put(2, "back", 2),)]
+    watch_full_data(broker, lambda: stage.feed.cut(*changes.pop(0)) if changes else None, monkeypatch)
+    with stage.following():
+        wait_for(lambda: not changes and is_whole(stage), "the target to be equal")
+
+    stage.equal()
+    assert stage.target.look().unaccounted_rows == 0
+
+
+def test_another_history_is_followed_when_an_operator_asks_for_it(stage: Stage, broker: FakeDelivery) -> None:
+    load(stage)
+    offset = stage.target.look().offset
+    lose_history(stage, broker)
+    with pytest.raises(OffsetDiverged, match=f"target {stage.target.name}: ") as refused:
+        stage.target.follow(threading.Event())
+
+    assert f"`venus resync --all --target {stage.target.name}`" in refused.value.hint
+    assert stage.target.look().offset == offset, "nothing was given up"
+    stage.target.resync(None)
+    with stage.following():
+        wait_for(lambda: is_whole(stage), "the target to be equal")
+        stage.feed.cut(put(7, "behind", 7), gone(3))
+        wait_for(lambda: is_whole(stage), "the changes behind it")
+
+    stage.equal()
+    assert stage.target.look().unaccounted_rows == 0
+
+
+def test_one_table_does_not_stand_for_all(stage: Stage, broker: FakeDelivery) -> None:
+    load(stage)
+    lose_history(stage, broker)
+    stage.target.resync("items")
+    with pytest.raises(OffsetDiverged):
+        stage.target.follow(threading.Event())
+
+
+def test_a_new_load_shows_no_empty_table_unless_that_is_accepted(
+    stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load(stage)
+    lose_history(stage, broker)
+    seen = watch_full_data(broker, lambda: stage.place.rows(stage.settings, items()), monkeypatch)
+    if stage.target.capabilities.quarantines:  # its tables are emptied and filled in place
+        with pytest.raises(Refused, match="would show empty tables until it is done") as refused:
+            stage.target.load()
+        assert f"`venus resync --all --target {stage.target.name}`" in refused.value.hint
+        assert "--empty-meanwhile" in refused.value.hint
+        assert stage.place.rows(stage.settings, items()) == before
+        stage.target.load(empty_meanwhile=True)
+    else:
+        stage.target.load()
+        assert seen
+        assert all(rows == before for rows in seen)
+    stage.equal()
+    stage.feed.cut(put(7, "behind", 7))
+    stage.catches_up()
+    stage.equal()
