@@ -7,7 +7,9 @@ and no Spark is needed to write it.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,10 +79,34 @@ class LakeTarget(Configured):
         if found is None:
             return None
         self.settle(found)
+        self.end_load(found)
         remove_hidden(self.layout.root / "history")
         for table in found.tables.values():
-            self.tidy(table)
+            if not self.layout.load.exists():  # an interrupted load goes on with the states that it has
+                self.tidy(table)
         return found
+
+    def end_load(self, found: Manifest | None = None) -> None:
+        """Put away what a load has replaced, once it is committed; may be repeated."""
+        try:
+            plan = json.loads(self.layout.load.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return
+        found = found or self.manifest()
+        states = plan.get("states")
+        if found is None or not states or not all(t.base.folder.startswith(states) for t in found.tables.values()):
+            return
+        layout, history = self.layout, self.layout.root / "history"
+        if plan["history"] and history.exists():
+            history.rename(layout.root / plan["history"])
+        folders = {table.folder for table in found.tables.values()}
+        for path in (layout.root / "versions").iterdir() if (layout.root / "versions").exists() else ():
+            if path.name not in folders:
+                layout.current(path.name).unlink(missing_ok=True)
+                shutil.rmtree(path)
+        for table in found.tables.values():
+            self.tidy(table)
+        layout.load.unlink()
 
     def tidy(self, table: LakeTable) -> None:
         """Remove states of a table that were never committed, or that nobody reads any more."""

@@ -18,12 +18,13 @@ from venus import descriptors
 from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.gather import Gathering, TableMisfit
+from venus.adapters.targets.parquet.load import start_over
 from venus.adapters.targets.parquet.manifest import Manifest
 from venus.adapters.targets.parquet.refresh import read_again, refresh
 from venus.adapters.under.circuit import TargetCircuit
 from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, Diverged, VenusError
+from venus.errors import DatabaseUnavailable, Diverged, OffsetTrimmed, VenusError
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import rows_wire
 from venus.rpc.stopwatch import Stopwatch
@@ -141,6 +142,8 @@ class _Following:
             try:
                 opened = self._subscriber.open(self._manifest.offset, self._manifest.epoch, rows=self._manifest.rows)
             except Diverged as error:
+                if start_over(self._target, self._manifest, error):
+                    return True
                 raise self._target.diverged(error) from error
             self._keep_rows(rows_wire.said_in(opened))
             self._acknowledge()
@@ -156,6 +159,9 @@ class _Following:
             except TableMisfit as misfit:
                 gathering.abandon()
                 read_again(self._target, self._manifest, misfit.table_id, str(misfit), misfit.column)
+                return True
+            except OffsetTrimmed:  # a mirror that was filled again has lost what comes next
+                gathering.abandon()
                 return True
             except BaseException:
                 gathering.abandon()

@@ -69,6 +69,11 @@ def read_split(job: SplitJob) -> int:
     return writer.rows
 
 
+def state_name(snapshot: broker_pb2.Snapshot) -> str:
+    """Return how the folders of the states begin that are read from a snapshot."""
+    return f"{snapshot.offset:020d}-{snapshot.snapshot_id[-8:]}"
+
+
 class StateLoad:
     """Reads tables of one snapshot. `text_columns` grows with every misfit; the caller keeps it."""
 
@@ -100,7 +105,7 @@ class StateLoad:
         return found
 
     def _lay(self, table: LakeTable, newest: TableSchema) -> None:
-        name = f"{self._snapshot.offset:020d}-{self._snapshot.snapshot_id[-8:]}"
+        name = state_name(self._snapshot)
         if table.text_columns:  # a state of other types must not be taken for this one by whoever goes on
             name += "-" + "-".join(str(c.number) for c in newest.columns if c.name in table.text_columns)
         table.base = Base(folder=name, offset=self._snapshot.offset, shape=table.shape_number(newest.version))

@@ -68,7 +68,9 @@ class Parquet(Lacking):
 
     # -- load and follow -----------------------------------------------------------------------------------------------
 
-    def load(self, report: LoadTold | None = None, *, choose: Chooser | None = None) -> LoadReport:
+    def load(
+        self, report: LoadTold | None = None, *, choose: Chooser | None = None, empty_meanwhile: bool = False
+    ) -> LoadReport:
         def told(rows: int, estimate: int) -> None:
             if report is not None:
                 report(LoadProgress(phase="loading", rows=rows, rows_estimate=estimate))
