@@ -70,6 +70,22 @@ def test_a_mirror_of_nothing_begins_at_offset_0(home: Core, mirror: Core) -> Non
     same(home, mirror)
 
 
+def test_it_says_nothing_of_a_position_before_the_full_data_has_begun(home: Core, mirror: Core) -> None:
+    """A mirror that lost its disk is empty at first, and its consumers have not diverged."""
+    Producer(home).commit(rows(1, 50))
+    business = mirror.mirrors.enter(BUSINESS)
+    with pytest.raises(Unavailable, match="this mirror is taking the full data"):
+        mirror.subscriptions.check_position(BUSINESS, 50, 1)
+    mirror.mirrors.leave(business)
+    with pytest.raises(Unavailable):
+        mirror.subscriptions.check_position(BUSINESS, 50, 1)
+    mirrored.fill(home, mirror)
+    filled(mirror)
+
+    assert mirror.subscriptions.check_position(BUSINESS, 50, 0).next_offset == 50
+    assert not mirrored.business_of(mirror).awaits_full_data
+
+
 def test_it_is_not_served_before_the_full_data_is_whole(home: Core, mirror: Core) -> None:
     Producer(home).commit(rows(1, 50))
     business, index, snapshot = mirrored.begin(home, mirror)

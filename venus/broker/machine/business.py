@@ -113,6 +113,7 @@ class Business:
     filled_to: int = 0  # a mirror's full data is in the log up to this index, on disk
     scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
     halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it goes on
+    awaits_full_data: bool = False  # it is to be mirrored here, and nothing of it has come yet
     is_forgotten: bool = False  # the materialising thread leaves it alone
     forgotten_below: dict[int, int] = field(default_factory=dict)  # table: older tombstones may be physically gone
     scrubbed_at_us: int = 0  # when the last pass over everything that is stored ended
@@ -130,7 +131,9 @@ class Business:
     def is_filled(self) -> bool:
         """Whether it can be served: not while a mirror's full data is on its way."""
         mirror = self.committed.mirror
-        return mirror is None or mirror.filled(self.materialised.filled)
+        if mirror is None:  # one that awaits its full data is empty, and its consumers have not diverged
+            return not self.awaits_full_data or self.visible_offset > 0
+        return mirror.filled(self.materialised.filled)
 
     @property
     def epoch_at_end(self) -> int:

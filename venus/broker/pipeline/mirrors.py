@@ -32,8 +32,13 @@ class Mirrors:
         self._clock_us = clock_us
 
     def enter(self, business: str) -> Business:
-        """Return the business that is mirrored, a new one if need be, and hold it until `leave`."""
-        return self._catalogue.enter(business)
+        """Return the business that is mirrored, a new one if need be, and hold it until `leave`.
+
+        A new one is empty until its full data begins. That says nothing about what a consumer has applied.
+        """
+        found = self._catalogue.enter(business)
+        found.awaits_full_data |= found.is_new
+        return found
 
     def leave(self, business: Business) -> None:
         """End what `enter` began."""
@@ -68,6 +73,7 @@ class Mirrors:
 
     def end_full(self, business: Business, begin: int, rows: int) -> Future[None]:
         """End the full data."""
+        business.awaits_full_data = False  # its beginning has been applied
         return self._commits.submit(
             lambda group: mirror_commands.end_full(group, business, begin, rows, self._clock_us()), business=business
         )
