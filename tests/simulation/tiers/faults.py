@@ -25,6 +25,8 @@ def plan(world: TierWorld, until: float) -> None:
         kinds += [predicates] * world.chooser.choice((1, 4, 8))
     if world.has_older:
         kinds += [filled_there] * 8
+    if world.loses_disks:
+        kinds += [lost_disk] * 4
     pause = random.choice((0.5, 1.0, 2.0))
     at = world.loop.now
     while at < until:
@@ -71,6 +73,15 @@ def power_loss(world: TierWorld, seconds: float) -> None:
         host.end()
         lost = host.disk.memory.lose_power(world.loop.random)
         world.loop.counts[f"power loss that took {lost}"] += 1
+        start_after(world, host, seconds)
+
+
+def lost_disk(world: TierWorld, seconds: float) -> None:
+    """Give a mirror an empty disk."""
+    host = world.loop.random.choice([host for host in world.hosts.values() if host.upstream])
+    if host.up and world.foreign is None:
+        host.end()
+        host.replace_disk(MemoryDisk())
         start_after(world, host, seconds)
 
 

@@ -234,4 +234,12 @@ RULES = (
         seed=53,
         invariant="who fails waits before the next try",
     ),
+    _rule(
+        "A mirror says nothing of positions before its full data has begun",
+        "pipeline.mirrors:Mirrors.enter",
+        "found.awaits_full_data |= found.is_new",
+        "pass",
+        seed=38,
+        invariant="what a consumer has applied is never taken back",
+    ),
 )

@@ -19,6 +19,7 @@ RARE = (
     "a set without another choice found other rows",
     "fault: filled there",
     "fault: labels",
+    "fault: lost disk",
     "fault: other network",
     "fault: predicates",
     "full data by other predicates",

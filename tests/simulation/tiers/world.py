@@ -50,6 +50,7 @@ class TierWorld:
         self.producers_fail = random.choice((0.0, 0.3))
         #: Three histories in seven have predicates, of which nothing else decides.
         self.has_predicates, self.chooser = seed % 7 > 3, Random(f"predicates {seed}")
+        self.loses_disks = seed % 10 == 8
         #: One of them has a target of an older version, too, and sets that are filled where those below are.
         self.has_older = seed % 7 == 6
         self.quiet_until = 0.0  # no application writes before
