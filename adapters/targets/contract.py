@@ -78,6 +78,8 @@ class Commanded:
 
     table: str | None  # its name at the source; None = all
     states: dict[str, str]  # by table, as they are now
+    #: What has to happen first, as a sentence for people; empty = nothing.
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,11 @@ TableArgument = Annotated[
 ]
 AtTarget = Annotated[str | None, typer.Option("--target", metavar="NAME", help="At this target, not at the source.")]
 
-DONE = {"pause": "paused", "resume": "resumed", "resync": "will be made equal to the broker's full data"}
+DONE = {
+    "pause": "paused",
+    "resume": "resumed",
+    "resync": "will be made equal to the broker's full data by `venus sync`",
+}
 
 
 def pause(
@@ -153,6 +157,9 @@ def at_target(run: Invocation, what: str, target: str, name: str | None) -> int:
         done = opened.resume(name)
     else:
         done = opened.resync(name)
-    document = {"target": target, "asked": what, "table": done.table, "states": done.states}
-    run.out.answer(document, f"target {target}: {done.table or 'every table'}: {DONE[what]}")
+    document = {
+        "target": target, "asked": what, "table": done.table, "states": done.states, "waits_for": done.waits_for
+    }  # fmt: skip
+    first = f", after {done.waits_for}" if done.waits_for else ""
+    run.out.answer(document, f"target {target}: {done.table or 'every table'}: {DONE[what]}{first}")
     return 0

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from venus.adapters.targets.base import Lacking
@@ -126,7 +127,8 @@ class Postgresql(Lacking):
     def resync(self, table: str | None) -> Commanded:
         meant = self._meant(table)
         control.resync(self._settings, self.name, *(meant or ["*"]))
-        return self._commanded(meant)
+        waits_for = f"`venus resume --target {self.name}`: it is paused" if self.look().paused else ""
+        return replace(self._commanded(meant), waits_for=waits_for)
 
     def _meant(self, table: str | None) -> list[str]:
         if table is None:
