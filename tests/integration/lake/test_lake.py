@@ -160,6 +160,35 @@ def test_a_lake_that_cannot_follow_is_loaded_again_and_its_history_is_kept(
     assert len(list(root.glob("history-until-2-*/shop.items/version=1/*.parquet"))) == 1
 
 
+def test_a_load_that_is_killed_behind_its_commit_still_puts_the_history_away(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "lake"
+    settings = lakes.settings_of(broker.address, root)
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    lakes.load(settings)
+    with lakes.following(settings):
+        feed.cut(put(2, "b", 2))
+        lakes.is_at(settings, broker.next_offset)
+    feed.cut(put(3, "c", 3))
+    broker.log_start = broker.next_offset
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeTarget, "end_load", lambda *_: (_ for _ in ()).throw(MemoryError))
+        patched.setattr(LakeTarget, "recovered", LakeTarget.manifest)
+        with pytest.raises(MemoryError):
+            lakes.load(settings)
+    with lakes.following(settings):
+        feed.cut(put(4, "d", 4))
+        lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
+
+    assert lakes.current_rows(root, items()) == feed.model[1]
+    assert len(list(root.glob("history-until-2-*/shop.items/version=1/*.parquet"))) == 1
+    assert lakes.history(root, "shop.items")["_offset"].to_pylist() == [3]
+    assert not (root / "load.json").exists()
+
+
 def test_a_full_disk_is_waited_for(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -327,3 +327,25 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
     assert changed.ordinary == 1
     assert rows_at(database, items()) == inside(5)
     assert progress(settings, "a").unaccounted == 0
+
+
+def test_a_target_whose_increments_are_gone_goes_on_from_the_full_data(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(k, "first", 0) for k in range(1, 40)))
+    settings = staging(broker, database)
+    full_sync(settings, "a")
+    feed.cut(gone(3), put(4, "changed", 1))
+    broker.log_start = broker.next_offset
+    applies = applying(settings)
+    try:
+        assert applies.start() == (broker.log_start, broker.epoch)
+        live(feed, random.Random(5), 5)
+        applies.up_to(broker.next_offset)
+    finally:
+        applies.close()
+
+    assert rows_at(database, items()) == feed.model[1]
+    assert rows_at(database, feed.schemas[2]) == feed.model[2]
+    assert progress(settings, "a").unaccounted == 0
