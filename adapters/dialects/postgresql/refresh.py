@@ -107,9 +107,16 @@ def _new_version(connection: Connection, known: TableSchema, table: Table, *, wa
 
 
 def _lost_labels(known: TableSchema, schema: TableSchema) -> bool:
-    """Whether a label of an enum was renamed: no trigger fires, and rows that were sent have it under its old name."""
-    now = {t.spelled: set(t.labels) for t in schema.types}
-    return any(not set(t.labels) <= now.get(t.spelled, set(t.labels)) for t in known.types)
+    """Whether a label of an enum was renamed: no trigger fires, and rows that were sent have it under its old name.
+
+    Two labels that took each other's names are still there, in another order.
+    """
+    now = {t.spelled: t.labels for t in schema.types}
+    for own in known.types:
+        rest = iter(now.get(own.spelled, own.labels))
+        if not all(label in rest for label in own.labels):
+            return True
+    return False
 
 
 def _follow_leaves(

@@ -39,14 +39,14 @@ SELECT n, s.oid IS NOT NULL,
 FROM unnest(%(namespaces)s::text[]) n LEFT JOIN pg_namespace s ON s.nspname = n
 
 -- own_type --
--- What it is, and its labels in order or its constraints.
+-- What it is, its labels in order, its constraints: name and definition.
 SELECT CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'd' THEN 'domain over ' || replace(CASE WHEN b.typtype IN ('e', 'd')
          THEN n.nspname || '.' || b.typname ELSE format_type(t.typbasetype, t.typtypmod) END, '"', '')
        ELSE 'no enum and no domain' END,
-    CASE t.typtype WHEN 'e' THEN array(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid
-                                       ORDER BY e.enumsortorder)
-    ELSE array(SELECT pg_get_constraintdef(k.oid) FROM pg_constraint k WHERE k.contypid = t.oid AND k.contype = 'c')
-         || CASE WHEN t.typnotnull THEN ARRAY['NOT NULL'] ELSE '{}' END END
+    array(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
+    array(SELECT ARRAY[k.conname::text, pg_get_constraintdef(k.oid)] FROM pg_constraint k
+           WHERE k.contypid = t.oid AND k.contype = 'c' ORDER BY k.conname)
+    || CASE WHEN t.typnotnull THEN ARRAY[ARRAY['NOT NULL', 'NOT NULL']] ELSE '{}' END
 FROM pg_type t
 JOIN pg_namespace s ON s.oid = t.typnamespace
 LEFT JOIN pg_type b ON b.oid = t.typbasetype

@@ -11,7 +11,7 @@ import pytest
 from tests.support.feed import query
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, found, whole_way
-from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
+from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.verify.findings import Verdict
 from venus.cli.probes import look
@@ -129,6 +129,7 @@ def test_status_says_what_differs_until_somebody_has_run_it(way: WholeWay) -> No
     ]  # fmt: skip
     assert [line for line in lines if " was " not in line] == [
         "type public.code is domain over text CHECK ((VALUE <> ''::text)) here, domain over text at the source"
+        ': ALTER DOMAIN "public"."code" DROP CONSTRAINT "not_empty"'
     ]
     shown = look(way.settings)
     assert [f"target main: public.item: {line}" for line in lines] == differing_shown(shown)
@@ -136,12 +137,29 @@ def test_status_says_what_differs_until_somebody_has_run_it(way: WholeWay) -> No
     for line in lines:
         if " at the source: " in line:
             query(way.target, line.partition(" at the source: ")[2])
-    query(way.target, "ALTER DOMAIN code DROP CONSTRAINT not_empty")
     assert differing(way) == ()
     assert besides(way.target) == at_source(way)
     query(way.source, "INSERT INTO item VALUES (2, NULL, 'x', '', -5, 500)")
     way.caught_up()
     assert found(way.verify()) == set()
+
+
+def test_a_row_that_a_domain_refuses_here_arrives_after_the_statement_of_the_status(way: WholeWay) -> None:
+    way.caught_up()
+    query(way.source, "ALTER DOMAIN code DROP CONSTRAINT not_empty")
+    query(way.source, "ALTER DOMAIN code ADD CONSTRAINT short CHECK (length(VALUE) < 9)")
+    query(way.source, "ALTER DOMAIN code SET NOT NULL")
+    query(way.source, "INSERT INTO item VALUES (2, 1, 'y', '', 5, 5)")
+    way.until(lambda: [t.state for t in table_states(way.settings, "main") if t.name == "item"] == ["HALTED"], "halt")
+    way.until(lambda: any("SET NOT NULL" in line for line in differing(way)), "the last version to arrive")
+    (line,) = differing(way)
+    query(way.target, line.partition(" at the source: ")[2])
+    assert differing(way) == ()
+    resync(way.settings, "main", "public.item")
+    way.until(lambda: {t.state for t in table_states(way.settings, "main")} == {"ACTIVE"}, "the table to come back")
+    way.caught_up()
+    assert found(way.verify()) == set()
+    assert besides(way.target) == at_source(way)
 
 
 def test_a_table_that_was_held_meanwhile_comes_back_in_the_newest_version(way: WholeWay) -> None:

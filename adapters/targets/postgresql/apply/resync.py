@@ -31,7 +31,7 @@ from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
 from venus.adapters.targets.postgresql.schema.following import keep_version, step_to
-from venus.adapters.targets.postgresql.schema.own_types import settled
+from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing, require_labels
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.codec import schema as schemas_codec
 from venus.codec.filtering import full_inside
@@ -130,7 +130,8 @@ class SideLoad(threading.Thread):
         self.schema, self.cut = schema, snapshot.offset
 
     def _create(self, session: Session, sql: RowSql) -> None:
-        """Lay the side table out by the newest schema; the target may be a version behind."""
+        """Lay the side table out by the newest schema; the target may be a version behind. Raises LabelsMissing."""
+        require_labels(session, sql.placed, self._target.name)
         own, wire = sql.placed.type_names, sql.placed.schema.wire_columns
         columns = ", ".join(f"{sql.placed.column(c.name)} {type_sql(c.type, own)}" for c in wire)
         session.run(f"{sql.text('drop_side')}; {sql.text('create_side', definitions=columns)}")
@@ -202,8 +203,9 @@ class Resyncs:
         load = self._loads[state.table_id]
         if load.is_alive():
             return False
-        if load.error is not None and load.error.retryable:
-            del self._loads[state.table_id]  # begins again at the next step
+        behind = isinstance(load.error, LabelsMissing) and state.state in (ACTIVE, CATCHUP)
+        if behind or (load.error is not None and load.error.retryable):
+            del self._loads[state.table_id]  # begins again at the next step; the stream may bring the labels
             return False
         if load.cut is None or load.schema is None:
             return self._give_up(session, catalogue, state, str(load.error or "stopped"))
@@ -266,13 +268,12 @@ class Resyncs:
         """Bring the table to the snapshot's schema version, which may be newer."""
         if schema.version <= state.schema_version:
             return
-        there = settled(session, self._target.place(schema))
-        step = step_to(self._target, session, catalogue, schema, there, rekeying=rekeying)
+        keep_version(self._target, session, schema, catalogue.newest(state.table_id))
+        step = step_to(self._target, session, catalogue, schema, rekeying=rekeying)
         if step.refused:
             raise TargetError(step.refused)
         for text in step.statements:
             session.run(text)
-        keep_version(self._target, session, schema)
         remarks = "; ".join(step.remarks)
         if remarks:
             logger.warning("table %s: %s", state.source_name, remarks)

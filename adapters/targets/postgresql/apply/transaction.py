@@ -171,6 +171,8 @@ class ApplyTransaction:
             )  # fmt: skip
 
     def _evolve(self, schema: TableSchema) -> None:
+        if schema.types:  # a label that is renamed is that of other tables too
+            self._writer.flush()
         self._writer.flush_table(schema.table_id)
         self._schemas.evolve(schema)
 

@@ -21,9 +21,11 @@ from venus.adapters.targets.postgresql.schema.ddl import (
     is_identity,
     type_sql,
 )
-from venus.adapters.targets.postgresql.schema.own_types import create_if_missing, labels_refused
+from venus.adapters.targets.postgresql.schema.own_types import LabelSteps, create_if_missing
 from venus.adapters.targets.postgresql.statements import statement
 from venus.model import Column, Kind, LogicalType, TableSchema
+
+NO_LABELS = LabelSteps()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Step:
 def step(
     old: Placed,
     new: Placed,
-    settled: Collection[str] = (),
+    labels: LabelSteps = NO_LABELS,
     *,
     present: Mapping[str, str] = NOTHING,
     kept: Collection[str] = (),
@@ -47,7 +49,7 @@ def step(
 ) -> Step:
     """Return the way from one version to the next. Pure.
 
-    `settled`: enums that have the new labels here already. `present`: the columns that the table has at the target,
+    `labels`: what becomes of the labels of its enums. `present`: the columns that the table has at the target,
     each with its type; `kept`: those of them that the source has dropped, as `kept_columns` says. `rekeying`: every row
     is replaced by one with the new key, which is the caller's affair.
     """
@@ -57,8 +59,8 @@ def step(
         return Step(refused=_key_changed(old.schema, new.schema, target))
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}
-    if refused := labels_refused(old.schema, new.schema, settled):
-        return Step(refused=refused)
+    if labels.refused:
+        return Step(refused=labels.refused)
     gone = [column for number, column in before.items() if number not in after]
     both = [(c, after[number]) for number, c in before.items() if number in after]
     parts = [*(_dropped(old, column) for column in gone), _set_aside(old, new, gone, present, kept)]
@@ -67,7 +69,8 @@ def step(
     if refused := next((part.refused for part in parts if part.refused), ""):
         return Step(refused=refused)
     made = {own.spelled for own in old.schema.types}
-    statements: list[str] = [create_if_missing(new, own) for own in new.schema.types if own.spelled not in made]
+    statements: list[str] = list(labels.statements)
+    statements += [create_if_missing(new, own) for own in new.schema.types if own.spelled not in made]
     statements += [text for part in parts for text in part.statements]
     remarks = [text for part in parts for text in part.remarks]
     for number, column in after.items():

@@ -6,22 +6,23 @@ rows are written by the new version's statements. What cannot be followed halts 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, guarded
 from venus.adapters.targets.postgresql.schema import evolve, existing
-from venus.adapters.targets.postgresql.schema.own_types import add_labels
+from venus.adapters.targets.postgresql.schema.own_types import add_labels, label_steps
 from venus.adapters.targets.postgresql.schema.tables import new_table
 from venus.adapters.targets.postgresql.session import Session
 from venus.model import TableSchema
 
 
-def keep_version(target: PostgresTarget, session: Session, schema: TableSchema) -> None:
-    """Keep a table version: a batch names it only once. Labels that its enums lack are added before, durably."""
-    if schema.types and any(t.table_id == schema.table_id for t in target.tables(session)):
-        add_labels(target.place(schema), lambda: target.connect("labels"))
+def keep_version(target: PostgresTarget, session: Session, schema: TableSchema, known: TableSchema | None) -> None:
+    """Keep a table version: a batch names it only once. Labels that its enums lack are added before, durably.
+
+    `known` = the newest version of the table that the target has.
+    """
+    if known is not None and schema.types:
+        add_labels(target.place(schema), lambda: target.connect("labels"), known)
     target.put_schema(session, schema)
 
 
@@ -30,18 +31,18 @@ def step_to(
     session: Session,
     catalogue: Catalogue,
     schema: TableSchema,
-    settled: Collection[str] = (),
     *,
     rekeying: bool = False,
 ) -> evolve.Step:
-    """Return the way from the version that a table has at the target to this one; the options are `evolve.step`'s."""
+    """Return the way from the version that a table has at the target to this one; `rekeying` is `evolve.step`'s."""
     known = catalogue.newest(schema.table_id)
     old, new = target.place(known), target.place(schema)
     versions = [one for (table_id, _), one in catalogue.schemas.items() if table_id == schema.table_id]
     earlier = [one for one in versions if one.version <= known.version]
     present = {c.name: c.own or c.type for c in existing.columns(session, old)}
     kept = evolve.kept_columns(earlier, known)
-    return evolve.step(old, new, settled, present=present, kept=kept, target=target.name, rekeying=rekeying)
+    labels = label_steps(session, old, new, target.name) if schema.types else evolve.NO_LABELS
+    return evolve.step(old, new, labels, present=present, kept=kept, target=target.name, rekeying=rekeying)
 
 
 class SchemaChanges:
@@ -60,7 +61,8 @@ class SchemaChanges:
         key = (schema.table_id, schema.version)
         if key in self._catalogue.schemas:
             return
-        keep_version(self._target, self._session, schema)
+        known = self._catalogue.newest(schema.table_id) if schema.table_id in self._catalogue.tables else None
+        keep_version(self._target, self._session, schema, known)
         self._catalogue.schemas[key] = schema
         self.changed = True
 

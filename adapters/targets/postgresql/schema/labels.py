@@ -1,0 +1,83 @@
+"""The labels of an enum: what brings those that a target has to those of the source (VENUS 3.4). Pure.
+
+PostgreSQL renames labels and adds them; it neither drops nor moves one. A label that is renamed at the source keeps its
+place, so it is renamed here too, in the transaction in front of the rows that have its new name. A label that is
+added has to be durable before a row can have it. What is neither (a type that was made again in another order) is
+printed as statements, and a resync replaces the rows behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from venus.adapters.targets.postgresql.naming import literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelChange:
+    """The statements for one type. `settled` = behind them the labels of the source are here, in its order."""
+
+    added: tuple[str, ...] = ()
+    renamed: tuple[str, ...] = ()
+    settled: bool = True
+
+
+def label_change(type_sql: str, wanted: Sequence[str], there: Sequence[str], known: Sequence[str] = ()) -> LabelChange:
+    """Return the way from the labels `there` to those of the source; `known` = those of the version before. Pure."""
+    names = {was: now for was, now in _renames(known or there, wanted).items() if was in there and now not in there}
+    here = [names.get(label, label) for label in there]
+    renamed = tuple(_rename(type_sql, was, now) for was, now in names.items())
+    if is_within(wanted, here):
+        return LabelChange(renamed=renamed)
+    common = [label for label in wanted if label in here]
+    if not is_within(common, here):
+        return LabelChange(settled=False)
+    return LabelChange(added=tuple(_additions(type_sql, wanted, here, names)), renamed=renamed)
+
+
+def is_within(wanted: Sequence[str], there: Sequence[str]) -> bool:
+    """Whether all these labels are there, in this order."""
+    rest = iter(there)
+    return all(label in rest for label in wanted)
+
+
+def by_position(type_sql: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
+    """Return what makes any labels those of the source, place by place; the rows have to come again behind it. Pure."""
+    moves = {was: now for was, now in zip(there, wanted, strict=False) if was != now}
+    spare = [label for label in there[len(wanted) :] if label in wanted]
+    aside = {was: f"{was}_before" for was in (*moves, *spare) if was in wanted}
+    statements = [_rename(type_sql, was, new) for was, new in aside.items()]
+    statements += [_rename(type_sql, aside.get(was, was), now) for was, now in moves.items()]
+    return statements + [_add(type_sql, label, "") for label in wanted[len(there) :]]
+
+
+def _renames(known: Sequence[str], wanted: Sequence[str]) -> Mapping[str, str]:
+    """Return the labels that only a renaming can have made different: as many as before, each new one in its place."""
+    pairs = {was: now for was, now in zip(known, wanted, strict=False) if was != now}
+    if len(known) != len(wanted) or any(was in wanted or now in known for was, now in pairs.items()):
+        return {}
+    return pairs
+
+
+def _additions(type_sql: str, wanted: Sequence[str], here: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Return what adds the labels that are missing; a neighbour that is renamed afterwards has its former name."""
+    former = {now: was for was, now in names.items()}
+    found = []
+    for n, label in enumerate(wanted):
+        if label in here:
+            continue
+        if n:
+            place = f"AFTER {literal(former.get(wanted[n - 1], wanted[n - 1]))}"
+        else:
+            place = f"BEFORE {literal(former.get(here[0], here[0]))}" if here else ""
+        found.append(_add(type_sql, label, place))
+    return found
+
+
+def _add(type_sql: str, label: str, place: str) -> str:
+    return f"ALTER TYPE {type_sql} ADD VALUE IF NOT EXISTS {literal(label)} {place}".rstrip()
+
+
+def _rename(type_sql: str, was: str, now: str) -> str:
+    return f"ALTER TYPE {type_sql} RENAME VALUE {literal(was)} TO {literal(now)}"
