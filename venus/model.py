@@ -237,6 +237,8 @@ class Finding:
     details: tuple[str, ...] = field(default=())
     #: Statements that an administrator may run at the source, in order, to be rid of it.
     script: tuple[str, ...] = field(default=())
+    #: The one table that it is about, `namespace.table`: without it the others can be captured. Empty = all are.
+    table: str = ""
 
 
 def is_address(text: str) -> bool:

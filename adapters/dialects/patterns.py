@@ -29,6 +29,11 @@ class Patterns:
         return self._wild is not None and any(map(self._wild.match, names))
 
 
+def exactly(name: str) -> str:
+    """Return the pattern that chooses this name alone."""
+    return _WILD.sub(r"[\g<0>]", name)
+
+
 def choosing_nothing(
     patterns: Iterable[str], names: Iterable[Seq[str]], *, spelled: Callable[[str], str] = lambda pattern: pattern
 ) -> list[str]:

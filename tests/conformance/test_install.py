@@ -9,7 +9,8 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import Source
-from venus.cli.install import check_patterns
+from venus.adapters.dialects.patterns import exactly
+from venus.cli.install import check_patterns, refused_tables
 from venus.config import Settings
 from venus.errors import ConfigError, Refused, VenusError
 
@@ -100,6 +101,18 @@ def test_a_table_that_cannot_be_captured_can_be_excluded_by_name(
     settings = Settings(source={"url": "sqlite://", "exclude": ["keyles"]})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"source.exclude: 'keyles' matches no table \(did you mean .*keyless\?\)"):
         check_patterns(settings, source)
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_table_that_is_refused_does_not_stop_the_others(place: Place, app: Application, source: Source) -> None:
+    do(app, f"CREATE TABLE keyless (a {place.types['int']})")
+    settings = Settings(source={"url": "sqlite://"})  # type: ignore[arg-type]
+    refused = refused_tables(source, settings)
+    assert [name.lower() for name in refused] == [f"{place.namespace}.keyless".lower()]
+    assert "exclude the table" in next(iter(refused.values()))
+    source.install(["*"], [*map(exactly, refused)])
+    registered = {t.schema.name.lower() for t in source.registered() if not t.schema.is_heartbeat}
+    assert registered == {"customer", "orders", "audit_a", "audit_b"}
 
 
 @pytest.mark.usefixtures("tables")

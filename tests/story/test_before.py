@@ -157,20 +157,44 @@ def test_a_table_that_was_dropped_keeps_no_other_from_being_read_again(pipeline:
     assert pipeline.ask("resync", "--all")["resync"] == ["main.orders"]
 
 
-def test_a_table_without_a_key_is_refused_with_the_choices(pipeline: Pipeline) -> None:
-    at_source(pipeline, "CREATE TABLE loose (a TEXT, b TEXT)")
+def test_tables_that_are_refused_are_named_and_the_others_installed(pipeline: Pipeline) -> None:
+    at_source(
+        pipeline,
+        "CREATE TABLE loose (a TEXT, b TEXT)",
+        "CREATE TABLE [nul*] (code TEXT PRIMARY KEY, b TEXT)",
+        "INSERT INTO [nul*] VALUES (NULL, 'x')",
+    )
     before = catalogue(pipeline)
 
     found = pipeline.ask("check", code=3)
-    refused = pipeline.venus("install-triggers", code=3)
+    shown = " ".join(pipeline.venus("check", code=3).out.split())
+    plan = pipeline.venus("install-triggers", "--dry-run", code=3)
+    assert catalogue(pipeline) == before
+    said = " ".join(pipeline.venus("install-triggers", code=3).out.split())
 
-    (finding,) = [f for f in found["findings"] if f["blocks"]]
-    assert finding["where"] == "main.loose"
-    assert finding["remedy"]
-    assert "loose" in refused.err
+    blocking = {f["where"]: f["remedy"] for f in found["findings"] if f["blocks"]}
+    assert blocking.keys() == {"main.loose", "main.nul*"}
+    assert all("exclude the table" in remedy for remedy in blocking.values())
+    assert "`venus install-triggers` refuses main.loose, main.nul* and installs the others" in shown
+    assert "! main.loose: refused: no key" in " ".join(plan.err.split())
+    assert "loose" not in plan.out
+    assert "! main.nul*: refused: 1 rows have NULL in the key (code)" in said
+    assert "2 tables refused: main.loose, main.nul*" in said
+    captured = pipeline.ask("install-triggers", code=3)
+    assert captured["refused"] == ["main.loose", "main.nul*"]
+    assert {t["table"] for t in captured["tables"]} == {"main.lines", "main.orders"}
+    pipeline.venus("install-triggers", environ={"VENUS_SOURCE__EXCLUDE": "loose,nul[*]"})
+
+
+def test_nothing_is_installed_where_every_table_is_refused(pipeline: Pipeline) -> None:
+    at_source(pipeline, "CREATE TABLE loose (a TEXT, b TEXT)")
+    before = catalogue(pipeline)
+
+    refused = pipeline.venus("install-triggers", code=3, environ={"VENUS_SOURCE__TABLES": "loose"})
+
+    assert "main.loose" in refused.err
     assert len(refused.err.splitlines()) == 2
     assert catalogue(pipeline) == before
-    pipeline.venus("install-triggers", environ={"VENUS_SOURCE__EXCLUDE": "loose"})
 
 
 def test_a_source_file_that_is_not_there_is_not_made(pipeline: Pipeline) -> None:

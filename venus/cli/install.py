@@ -20,6 +20,8 @@ from venus.model import counted
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from venus.adapters.dialects.contract import InstallStep, Source
     from venus.config import Settings
     from venus.model import Finding
@@ -104,6 +106,8 @@ def check(
     blocked = [finding for finding in findings if finding.blocks]
     document = {"tables": names, "findings": findings, "blocks": len(blocked)}
     verdict = f"{counted(len(names), 'table')}, {counted(len(findings), 'finding')}, {len(blocked)} of them blocking"
+    if refused := dict.fromkeys(finding.table for finding in blocked if finding.table):
+        verdict += f"; `venus install-triggers` refuses {', '.join(refused)} and installs the others"
     rows: list[tuple[object, ...]] = [
         ("blocks" if f.blocks else "note", f.where, "\n".join((f.message, *f.details)), f.remedy) for f in findings
     ]
@@ -135,7 +139,12 @@ def install_triggers(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Create log tables and triggers for the tables that match; run it again at any time."""
+    """Create log tables and triggers for the tables that match; run it again at any time.
+
+    Exit code 3 if a table is refused: the others are installed, unless all are refused or something else is missing.
+    """
+    from venus.adapters.dialects.patterns import exactly
+
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     if adopt and dry_run:
@@ -145,12 +154,15 @@ def install_triggers(
     include, exclude = settings.source.tables, settings.source.exclude
     with opened_source(settings, type_map) as source:
         check_patterns(settings, source)
-        findings = source.check(include, exclude)
-        # whoever ran the script had the privileges; this user may have none of them any more
-        refuse_if_blocked([f for f in findings if not (adopt and f.where == PRIVILEGES)])
+        # the user of the script had the privileges; this one may have none of them any more
+        refused = refused_tables(source, settings, but=PRIVILEGES if adopt else "")
+        exclude = (*exclude, *map(exactly, refused))
         if dry_run:
-            return show_sql(run, source, source.install_plan(include, exclude), removal=False)
-        steps = adopt_script(source, settings) if adopt else source.install(include, exclude)
+            for line in refused.values():
+                run.out.say(line)
+            show_sql(run, source, source.install_plan(include, exclude), removal=False)
+            return Refused.exit_code if refused else 0
+        steps = adopt_script(source, include, exclude) if adopt else source.install(include, exclude)
         registered = [table for table in source.registered() if not table.schema.is_heartbeat]
         left_in = captured_all_the_same(source, run)
     created = [step for step in steps if not step.exists]
@@ -160,13 +172,17 @@ def install_triggers(
     again = [t.schema.qualified for t in registered if t.state == "RESYNC"]
     if again:
         verdict += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
+    if refused:
+        verdict += f"; {counted(len(refused), 'table')} refused: {', '.join(refused)}"
     document = {
         "created": [{"table": s.table, "what": s.what} for s in created],
+        "refused": list(refused),
         "unchanged": unchanged,
         "tables": [{"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in registered],
     }
-    run.out.answer(document, *per_table("+", created), *(f"! {f.where}: {f.message}" for f in left_in), verdict)
-    return 0
+    remarks = [*(f"! {f.where}: {f.message}" for f in left_in), *refused.values()]
+    run.out.answer(document, *per_table("+", created), *remarks, verdict)
+    return Refused.exit_code if refused else 0
 
 
 def captured_all_the_same(source: Source, run: Invocation) -> list[Finding]:
@@ -217,11 +233,11 @@ def per_table(sign: str, steps: list[InstallStep]) -> list[str]:
     return [f"{sign} {f'{name}: ' if name else ''}{', '.join(parts)}" for name, parts in made.items()]
 
 
-def adopt_script(source: Source, settings: Settings) -> list[InstallStep]:
+def adopt_script(source: Source, include: Sequence[str], exclude: Sequence[str]) -> list[InstallStep]:
     """Go on after a DBA has run the script; return what was left to do, the rest as existing."""
     from venus.adapters.dialects.registry import adopt
 
-    return adopt(source, settings.source.tables, settings.source.exclude)
+    return adopt(source, include, exclude)
 
 
 def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, removal: bool) -> int:
@@ -231,6 +247,21 @@ def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, remov
     else:  # as it is: a script that is folded to the width of a terminal, or has its names blanked out, does not run
         sys.stdout.write(source.as_script(steps, removal=removal))
     return 0
+
+
+def refused_tables(source: Source, settings: Settings, *, but: str = "") -> dict[str, str]:
+    """Return the tables that cannot be captured, each with a line that says why: the others can be installed.
+
+    Raises Refused if none would be left, or if anything else blocks; `but` = findings of this place do not.
+    """
+    include, exclude = settings.source.tables, settings.source.exclude
+    blocked = [f for f in source.check(include, exclude) if f.blocks and not (but and f.where == but)]
+    refused: dict[str, str] = {}
+    for f in blocked:
+        refused.setdefault(f.table, f"! {f.where}: refused: {f.message}; {f.remedy or 'see `venus check`'}")
+    if "" in refused or (blocked and {t.qualified for t in source.tables(include, exclude)} <= refused.keys()):
+        refuse_if_blocked(sorted(blocked, key=lambda f: bool(f.table)))
+    return refused
 
 
 def refuse_if_blocked(findings: list[Finding]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from venus.adapters.dialects.mysql.cascades import Circle, reaching
 from venus.adapters.dialects.mysql.connection import Connection
@@ -35,8 +36,8 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
     dictionary = read(connection, zero_dates_null=connection.options.zero_dates_null)
     chosen = dictionary.chosen(include, exclude)
     for table in chosen:
-        found += _table(connection, table)
-    found += _cascades(connection, dictionary, {t.name for t in chosen})
+        found += [replace(f, table=table.where) for f in _table(connection, table)]
+    found += [replace(f, table=f.where) for f in _cascades(connection, dictionary, {t.name for t in chosen})]
     return found
 
 

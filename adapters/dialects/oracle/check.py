@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from zlib import crc32
 
 from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, segments, visibility, widths
@@ -88,7 +89,8 @@ def _chosen(
         tables.append(table)
         if not table.refused and (at.owner, at.name) not in captured:
             yield from dictionary.proved(table, lambda table: list(proof(session, table)))
-        yield from _table(table, version, dictionary.visibility)
+        name = table.schema.qualified
+        yield from (replace(f, table=name) for f in _table(table, version, dictionary.visibility))
         yield from sampling.rows_findings(session, table, dictionary.user)
     return tables
 

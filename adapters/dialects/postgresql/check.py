@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.dialects.postgresql import dictionary, findings, keys, registry
@@ -33,7 +34,8 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
         ]
         keyless = keys.read(connection, [t for t in chosen if not t.key])
         for table in chosen:
-            found += findings.of_table(table, keyless.get(table.oid))
+            name = f"{table.namespace}.{table.name}"
+            found += [replace(f, table=name) for f in findings.of_table(table, keyless.get(table.oid))]
         found += _privileges(connection, chosen)
         found += _replica_writers(connection)
         found += _older_installation(connection)

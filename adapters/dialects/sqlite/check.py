@@ -49,7 +49,8 @@ def check(connection: sqlite3.Connection, file: Path, include: Seq[str], exclude
     dictionary = Dictionary(connection)
     names, skipped = table_names(connection)
     for name in chosen(names, include, exclude):
-        yield from _of_table(connection, dictionary.table(name))
+        found = dictionary.table(name)
+        yield from (replace(f, table=found.schema.qualified) for f in _of_table(connection, found))
     kinds = {other.name: other.kind for other in skipped}
     for name in chosen(list(kinds), include, exclude):
         yield Finding(where=f"main.{name}", message=f"{kinds[name]}, not captured: {_EXPLAINED[kinds[name]]}")
@@ -108,7 +109,7 @@ def _null_keys(connection: sqlite3.Connection, found: Found) -> Iterator[Finding
         yield Finding(
             where=found.schema.qualified,
             message=f"{count} rows have NULL in the key ({', '.join(found.key_may_be_null)}), which SQLite allows",
-            remedy="give these rows a key",
+            remedy="give these rows a key and declare the columns NOT NULL, or exclude the table",
             blocks=True,
         )
 
