@@ -180,7 +180,7 @@ def _way_out(table: TableCondition, at: str) -> str:
     if "`venus " in table.reason or table.reason.startswith((UNREADABLE, UNUSABLE)):
         return ""
     if table.state == "HALTED" and not table.reason.startswith(RESYNC_FAILED):
-        at_source = "correct the row; it is retried automatically"
+        at_source = "correct the row; it is retried automatically; or exclude its column in [source.columns]"
         return f"`venus quarantine list{at}` shows the row" if at else at_source
     if table.state == WAITING:
         return "let that transaction end, or have a DBA end its session"

@@ -35,7 +35,7 @@ class Business(_Section):
 
 
 class Columns(_Section):
-    """Which columns travel, as patterns of TABLE.COLUMN or SCHEMA.TABLE.COLUMN (Oracle only)."""
+    """Which columns travel, as patterns of TABLE.COLUMN or SCHEMA.TABLE.COLUMN."""
 
     #: Overrides `exclude`; names columns that do not travel by themselves.
     include: Patterns = ()

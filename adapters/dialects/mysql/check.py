@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
+from venus.adapters.dialects.columns import WAY_OUT
 from venus.adapters.dialects.mysql.cascades import Circle, reaching
 from venus.adapters.dialects.mysql.connection import Connection
 from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, defined_columns, definition, read
@@ -37,6 +38,7 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
     chosen = dictionary.chosen(include, exclude)
     for table in chosen:
         found += [replace(f, table=table.where) for f in _table(connection, table)]
+    found += connection.address.columns.findings((t.database, t.name, name) for t in chosen for name in t.declared)
     found += [replace(f, table=f.where) for f in _cascades(connection, dictionary, {t.name for t in chosen})]
     return found
 
@@ -170,7 +172,7 @@ def _definition(table: Table) -> Iterator[Finding]:
         yield Finding(
             where=f"{table.where}.{column}",
             message=f"cannot be carried exactly: {why}",
-            remedy="exclude the table, or change the column's type",
+            remedy=f"{WAY_OUT}, or change the column's type",
             blocks=True,
         )
 

@@ -20,6 +20,7 @@ from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 from sqlalchemy.pool import StaticPool
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
@@ -120,9 +121,11 @@ class Address:
     database: str
     arguments: Mapping[str, Any]
     options: Options
+    #: Which columns travel.
+    columns: ColumnChoice = NO_CHOICE
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str, columns: ColumnChoice = NO_CHOICE) -> Address:
     """Read a URL `mysql+pymysql://user:password@host/database`. Only host, port and database are ever shown."""
     parsed = sa.make_url(url)
     if parsed.drivername not in ("mysql+pymysql", "mariadb+pymysql", "mysql", "mariadb"):
@@ -140,7 +143,7 @@ def address_of(url: str) -> Address:
     if tls:
         arguments["ssl"] = tls
     place = f"{parsed.host or 'localhost'}{f':{parsed.port}' if parsed.port else ''}/{parsed.database}"
-    return Address(place, parsed.database, arguments, Options(**options))
+    return Address(place, parsed.database, arguments, Options(**options), columns)
 
 
 def _option(name: str, value: str, arguments: dict[str, Any], options: dict[str, Any], tls: dict[str, Any]) -> None:

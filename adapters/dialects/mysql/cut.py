@@ -36,7 +36,10 @@ from venus.codec.changes import TableChanges
 from venus.model import BatchNo, BatchRecord, Epoch
 
 #: What an operator can do about a row that halts its table.
-HINT = "correct the row, pause the table, or let zero dates become NULL (venus_zero_dates=null)"
+HINT = (
+    "correct the row, exclude its column in [source.columns], pause the table, or let zero dates become NULL"
+    " (venus_zero_dates=null)"
+)
 #: Numbers deleted with one statement.
 _CLAIM_ROWS = 20_000
 _NUMBERS_FETCHED = 10_000

@@ -9,8 +9,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from venus.adapters.dialects.columns import without_columns
 from venus.adapters.dialects.mysql import structure as structures
 from venus.adapters.dialects.mysql.connection import Connection, NotPermitted, Row
 from venus.adapters.dialects.mysql.names import HEARTBEAT, is_own_table, literal, quoted
@@ -143,6 +145,7 @@ def read(connection: Connection, *, zero_dates_null: bool) -> Dictionary:
         table = _table(
             database, name, engine, comment, int(rows), columns[name], indexes[name], own, json, more[name],
             null=zero_dates_null,
+            left=connection.address.columns.left_out(database, name, ((r[0], r[2]) for r in columns[name])),
         )  # fmt: skip
         tables[name] = replace(table, written=written)
     return Dictionary(tables=tables, references=tuple(references))
@@ -209,31 +212,40 @@ def _references(rows: Iterable[Row]) -> list[Reference]:
 def _table(
     database: str, name: str, engine: str, comment: str, rows: int, columns: list[Row], indexes: list[Row],
     references: list[Reference], json: set[tuple[str, str]], more: structures.Rows, *, null: bool,
+    left: Seq[LeftOut] = (),
 ) -> Table:  # fmt: skip
     found, declared, unsupported = [], {}, []
+    gone = frozenset(o.name for o in left)
     for row in columns:
         one = declared[row[0]] = _declared(row, is_json=(name, row[0]) in json)
+        if row[0] in gone:
+            continue
         try:
             found.append(_column(row, one, null=null))
         except UnsupportedType as why:
             unsupported.append((row[0], str(why)))
     # the end of a row's time is part of every key of a versioned table, and another one when a trigger sees it go
     indexes = [i for i in indexes if i[2] not in {r[0] for r in columns if r[13].upper() == "ROW END"}]
-    key, problems = _key(
-        indexes, declared, {c.name for c in found if not c.nullable} | {r[0] for r in columns if r[9] == "0"}
+    required = {c.name for c in found if not c.nullable} | {r[0] for r in columns if r[9] == "0"}
+    key, problems = _key(indexes, declared, required, gone)
+    keys = tuple(
+        ForeignKey(
+            name=r.name,
+            columns=r.columns,
+            referred_namespace=r.parent_database,
+            referred_table=r.parent,
+            referred_columns=r.referred,
+            on_delete=_action(r.on_delete),
+            on_update=_action(r.on_update),
+        )
+        for r in references
     )
     made = structures.structure(name, more, found, declared, key, columns)
     return Table(
         database=database, name=name, engine=engine, comment=comment, rows_estimate=rows, columns=tuple(found),
         declared=declared, key=key, key_problems=problems, indexes=tuple(made.indexes), checks=tuple(made.checks),
-        left_out=tuple(made.left_out),
-        foreign_keys=tuple(
-            ForeignKey(
-                name=r.name, columns=r.columns, referred_namespace=r.parent_database, referred_table=r.parent,
-                referred_columns=r.referred, on_delete=_action(r.on_delete), on_update=_action(r.on_update),
-            )
-            for r in references
-        ),
+        left_out=(*made.left_out, *left, *without_columns(gone, (), (), keys)[3]),
+        foreign_keys=without_columns(gone, (), (), keys)[2],
         unsupported=tuple(unsupported), expressions={r[0]: r[13] for r in columns if r[13]},
         shows_checks=bool(more.checks),
     )  # fmt: skip
@@ -278,7 +290,7 @@ def _grouped(indexes: list[Row]) -> dict[str, list[Row]]:
 
 
 def _key(
-    indexes: list[Row], declared: Mapping[str, Declared], required: set[str]
+    indexes: list[Row], declared: Mapping[str, Declared], required: set[str], gone: AbstractSet[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Choose what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
     problems = []
@@ -289,6 +301,8 @@ def _key(
         shown = f"{name} ({', '.join(str(c) for c in columns)})"
         if any(c is None for c in columns) or any(r[2] == "1" for r in rows):
             problems.append(f"{shown} covers an expression or only the beginning of a value")
+        elif not gone.isdisjoint(columns):
+            problems.append(f"{shown} has a column that is excluded in [source.columns]")
         elif not set(columns) <= required:
             problems.append(f"{shown} has columns that may be NULL")
         elif why := next((p for c in columns if (p := key_problem(declared[c]))), ""):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Seq
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import (
     Capabilities,
     Cut,
@@ -46,7 +47,7 @@ WATCH_S = 1.0
 
 def open_source(settings: Settings) -> MysqlSource:
     """Connect to the source of the settings."""
-    return MysqlSource(settings.source.url.get_secret_value())
+    return MysqlSource(settings.source.url.get_secret_value(), columns=ColumnChoice.of(settings))
 
 
 class MysqlSource:
@@ -55,8 +56,10 @@ class MysqlSource:
     name = "mysql"
     capabilities = CAPABILITIES
 
-    def __init__(self, url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        address = address_of(url)
+    def __init__(
+        self, url: str, *, columns: ColumnChoice = NO_CHOICE, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        address = address_of(url, columns)
         self._reader = Connection(address, "REPEATABLE READ")
         self._writer = Connection(address, "READ COMMITTED")
         self._writer.open()

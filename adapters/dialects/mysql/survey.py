@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
 
+from venus.adapters.dialects.columns import ColumnChoice
 from venus.adapters.dialects.mysql import dictionary, structure
 from venus.adapters.dialects.mysql.connection import Connection, Row, address_of
 from venus.adapters.dialects.mysql.dictionary import Table
@@ -25,7 +26,8 @@ NO_CHANGES = (
 
 def survey(settings: Settings, asked: Asked) -> Survey:
     """Look at the database that the settings name."""
-    with closing(Connection(address_of(settings.source.url.get_secret_value()), "REPEATABLE READ")) as connection:
+    address = address_of(settings.source.url.get_secret_value(), ColumnChoice.of(settings))
+    with closing(Connection(address, "REPEATABLE READ")) as connection:
         found = dictionary.read(connection, zero_dates_null=connection.options.zero_dates_null)
         tables = found.chosen(asked.include, asked.exclude)
         version = str(connection.row(statement("survey", "server"))[0])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.mysql import registry
@@ -95,8 +96,8 @@ class MysqlReader:
 
     pushes_down = True
 
-    def __init__(self, url: str) -> None:
-        address = address_of(url)
+    def __init__(self, url: str, columns: ColumnChoice = NO_CHOICE) -> None:
+        address = address_of(url, columns)
         self._connection = Connection(address, "REPEATABLE READ")
         self._writer = Connection(address, "READ COMMITTED")
         self._connection.open()
@@ -224,7 +225,7 @@ class MysqlReader:
             yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
         except (UnfitRow, DoesNotFit) as unfit:
             raise SourceError(
-                f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude the table"
+                f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"
             ) from unfit
 
     # -- what waits --------------------------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ class MysqlReader:
 
 def open_reader(settings: Settings) -> MysqlReader:
     """Connect to the source of the settings."""
-    return MysqlReader(settings.source.url.get_secret_value())
+    return MysqlReader(settings.source.url.get_secret_value(), ColumnChoice.of(settings))
 
 
 def _keyed(subject: Subject, columns: Seq[str], keys: Seq[Key]) -> str:

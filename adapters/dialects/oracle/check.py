@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from zlib import crc32
 
+from venus.adapters.dialects.columns import WAY_OUT
 from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, segments, visibility, widths
 from venus.adapters.dialects.oracle.choosing import chosen, left_out
 from venus.adapters.dialects.oracle.columns import spellings
@@ -180,7 +181,7 @@ def _table(table: Table, version: Version, visible: Visibility) -> Iterator[Find
 
 def _way_out(reason: str) -> str:
     if reason.startswith("column "):
-        return "exclude the column in [source.columns] exclude, or the table in [source] exclude"
+        return WAY_OUT
     return "exclude the table in [source] exclude"
 
 

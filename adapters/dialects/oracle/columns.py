@@ -7,13 +7,12 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
+from venus.adapters.dialects.columns import EXCLUDED
 from venus.adapters.dialects.oracle.names import ARCHIVE_STATE
 from venus.adapters.dialects.patterns import Patterns
 from venus.model import LeftOut
 
 Row = tuple[Any, ...]
-
-EXCLUDED = "excluded in [source.columns]"
 
 
 def spellings(owner: str, table: str, column: str) -> tuple[str, str]:

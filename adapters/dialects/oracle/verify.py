@@ -137,7 +137,7 @@ class OracleReader(ReadsRows):
                 for rows in portions(pieces, access, self._session.lob, **limits):
                     yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
         except UnfitRow as unfit:
-            hint = "correct the row, or exclude the table"
+            hint = "correct the row, or exclude its column or the table"
             raise Refused(f"{subject.schema.qualified}: {unfit}", hint=hint) from unfit
 
     def _keyed(self, subject: Subject, columns: Seq[str], keys: Seq[Key]) -> tuple[str, dict[str, Any]]:

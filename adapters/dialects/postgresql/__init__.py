@@ -1,1 +1,5 @@
 """PostgreSQL."""
+
+from venus.adapters.dialects.contract import Option
+
+OPTIONS = frozenset({Option.COLUMNS})

@@ -32,6 +32,11 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
             )
             for pattern in dictionary.unmatched(rows, include)
         ]
+        found += connection.columns.findings(
+            (t.namespace, t.name, name)
+            for t in chosen
+            for name in (*(c.name for c in t.columns), *(o.name for o in t.left_out if o.what == "column"))
+        )
         keyless = keys.read(connection, [t for t in chosen if not t.key])
         for table in chosen:
             name = f"{table.namespace}.{table.name}"

@@ -18,6 +18,7 @@ import psycopg2.extensions
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.pooler import refuse_shared_sessions
 from venus.adapters.dialects.postgresql.statements import statement
@@ -140,8 +141,12 @@ class Writable(Protocol):
 class Connection:
     """A session with our settings, used by one thread at a time."""
 
-    def __init__(self, url: str, *, application: str = "venus capture") -> None:
+    def __init__(
+        self, url: str, *, application: str = "venus capture", columns: ColumnChoice = NO_CHOICE
+    ) -> None:  # fmt: skip
         self.url, self.options = split_url(url)
+        #: Which columns travel.
+        self.columns = columns
         self.place = self.url.set(query={}).render_as_string(hide_password=True)
         try:
             dsn = self.url.render_as_string(hide_password=False)

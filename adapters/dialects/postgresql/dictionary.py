@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from venus.adapters.dialects.columns import ColumnChoice, without_columns
 from venus.adapters.dialects.patterns import Patterns, choosing_nothing
 from venus.adapters.dialects.postgresql import owntypes
 from venus.adapters.dialects.postgresql import structure as structures
@@ -132,6 +133,8 @@ class _Details:
     foreign_keys: list[Row] = field(default_factory=list)
     leaves: list[Leaf] = field(default_factory=list)
     signature: str = ""
+    #: What would identify a row, but for a column that does not travel.
+    excluded_keys: list[str] = field(default_factory=list)
 
 
 def listed(rows: Iterable[Row], include: Sequence[str], exclude: Sequence[str]) -> list[Row]:
@@ -199,11 +202,39 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
         details[oid].signature = signature
     more = dict(structures.read(connection, oids["tables"]))
     own = owntypes.read(connection, oids["tables"], types)
+    excluded = {r[0]: _leave_out(connection.columns, r, details[r[0]]) for r in rows}
     for r in rows:
         of_one = more.setdefault(r[0], Structure())
         of_one.left_out.extend(owntypes.not_carried(details[r[0]].columns, own, types))
     needed = {r[0]: owntypes.used_by(details[r[0]].columns, own, types) for r in rows}
-    return [_table(r, details[r[0]], types, more[r[0]], needed[r[0]]) for r in rows]
+    tables = [_table(r, details[r[0]], types, more[r[0]], needed[r[0]]) for r in rows]
+    return [_without(table, excluded[table.oid]) if excluded[table.oid] else table for table in tables]
+
+
+def _leave_out(choice: ColumnChoice, row: Row, details: _Details) -> tuple[LeftOut, ...]:
+    """Take the columns away that do not travel, and the indexes over them as keys; return them."""
+    left = choice.left_out(row[1], row[2], ((c[2], c[5]) for c in details.columns))
+    if left:
+        names = {one.name for one in left}
+        gone = {c[1]: c[2] for c in details.columns if c[2] in names}
+        details.columns = [c for c in details.columns if c[2] not in names]
+        lost = {oid for oid, index in details.indexes.items() if any(r[9] in gone for r in index)}
+        details.excluded_keys = [
+            f"{details.indexes[oid][0][2]}, if {', '.join(gone[r[9]] for r in details.indexes[oid] if r[9] in gone)}"
+            " were not excluded in [source.columns]"
+            for oid in sorted(lost)
+            if details.indexes[oid][0][4]
+        ]
+        details.indexes = {oid: index for oid, index in details.indexes.items() if oid not in lost}
+    return left
+
+
+def _without(table: Table, left: Sequence[LeftOut]) -> Table:
+    gone = frozenset(one.name for one in left)
+    indexes, checks, keys, more = without_columns(gone, table.indexes, table.checks, table.foreign_keys)
+    return replace(
+        table, indexes=indexes, checks=checks, foreign_keys=keys, left_out=(*table.left_out, *left, *more)
+    )  # fmt: skip
 
 
 def _table(
@@ -234,7 +265,10 @@ def _table(
         comment=comment,
         columns=carried,
         key=key,
-        key_choices=tuple(sorted(_choice(i, by_number) for i in details.indexes.values() if _could_identify(i))),
+        key_choices=(
+            *sorted(_choice(i, by_number) for i in details.indexes.values() if _could_identify(i)),
+            *details.excluded_keys,
+        ),
         indexes=tuple(i for i in more.indexes if i.definition or i.columns != tuple(k.name for k in key)),
         foreign_keys=more.foreign_keys(map(_foreign_key, details.foreign_keys)),
         checks=tuple(more.checks),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from venus.adapters.dialects.columns import WAY_OUT
 from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.keys import Keyless, Offer, offer
 from venus.model import HEIR, Finding
@@ -28,7 +29,7 @@ def of_table(table: Table, keyless: Keyless | None = None) -> Iterator[Finding]:
         yield Finding(
             where=f"{where}.{column}",
             message=f"cannot be carried exactly: {why}",
-            remedy="exclude the table, or change the column's type",
+            remedy=f"{WAY_OUT}, or change the column's type",
             blocks=True,
         )
     if any(_DOLLAR in k.name for k in table.key):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from functools import partial
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import (
     Capabilities,
     Cut,
@@ -76,7 +77,7 @@ COMPARE_S = 600.0
 
 def open_source(settings: Settings) -> PostgresSource:
     """Connect to the source of the settings."""
-    return PostgresSource(settings.source.url.get_secret_value())
+    return PostgresSource(settings.source.url.get_secret_value(), columns=ColumnChoice.of(settings))
 
 
 class PostgresSource:
@@ -85,8 +86,10 @@ class PostgresSource:
     name = "postgresql"
     capabilities = CAPABILITIES
 
-    def __init__(self, url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._connection = Connection(url)
+    def __init__(
+        self, url: str, *, columns: ColumnChoice = NO_CHOICE, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        self._connection = Connection(url, columns=columns)
         self._captured: list[Captured] = []
         self._tables = Tables.of([])
         self._mark = ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
+from venus.adapters.dialects.columns import ColumnChoice
 from venus.adapters.dialects.postgresql import dictionary, structure
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Table
@@ -23,7 +24,8 @@ _SPREAD = 20
 def survey(settings: Settings, asked: Asked) -> Survey:
     """Look at the database that the settings name, in one read-only snapshot."""
     url = settings.source.url.get_secret_value()
-    with closing(Connection(url, application="venus assess")) as connection, connection.reading():
+    columns = ColumnChoice.of(settings)
+    with closing(Connection(url, application="venus assess", columns=columns)) as connection, connection.reading():
         rows = dictionary.listed(dictionary.all_tables(connection), asked.include, asked.exclude)
         tables = dictionary.read(connection, rows)
         version, over_s, since_reset, counts = connection.row(statement("survey", "server"))

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from venus.adapters.dialects.columns import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.postgresql import names, registry
 from venus.adapters.dialects.postgresql.connection import Connection
@@ -308,4 +309,5 @@ def key_values(subject: Subject, casts: Seq[str]) -> list[str]:
 
 def open_reader(settings: Settings) -> PostgresSourceReader:
     """Connect to the source of the settings."""
-    return PostgresSourceReader(Connection(settings.source.url.get_secret_value(), application="venus verify"))
+    url = settings.source.url.get_secret_value()
+    return PostgresSourceReader(Connection(url, application="venus verify", columns=ColumnChoice.of(settings)))

@@ -15,3 +15,7 @@ What was decided here, and why:
 - DDL of the application is never hindered. A table that was rebuilt has lost its triggers: it becomes RESYNC, and
   `install-triggers` mends it.
 """
+
+from venus.adapters.dialects.contract import Option
+
+OPTIONS = frozenset({Option.COLUMNS})

@@ -12,8 +12,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
 
+from venus.adapters.dialects.columns import WAY_OUT, ColumnChoice
 from venus.adapters.dialects.sqlite.connection import quoted, writable
 from venus.adapters.dialects.sqlite.dictionary import (
+    NAMESPACE,
     NO_KEY,
     Dictionary,
     Found,
@@ -30,6 +32,7 @@ from venus.model import Finding, Kind
 SAMPLE_ROWS = 2_000
 SAMPLE_BYTES = 8 << 20
 EXAMPLES_MAX = 3
+VALUE_CHARACTERS = 60
 #: REAL, which SQLite makes of a decimal number, keeps so many digits.
 _REAL_DIGITS = 15
 _KEY_CHOICES = (
@@ -43,12 +46,16 @@ _EXPLAINED = {
 }
 
 
-def check(connection: sqlite3.Connection, file: Path, include: Seq[str], exclude: Seq[str]) -> Iterator[Finding]:
+def check(
+    connection: sqlite3.Connection, file: Path, columns: ColumnChoice, include: Seq[str], exclude: Seq[str]
+) -> Iterator[Finding]:
     """Say what is to be said, the file first, then table by table."""
     yield from _of_file(connection, file)
-    dictionary = Dictionary(connection)
+    dictionary = Dictionary(connection, columns)
     names, skipped = table_names(connection)
-    for name in chosen(names, include, exclude):
+    captured = chosen(names, include, exclude)
+    yield from columns.findings((NAMESPACE, name, column) for name in captured for column in dictionary.columns(name))
+    for name in captured:
         found = dictionary.table(name)
         yield from (replace(f, table=found.schema.qualified) for f in _of_table(connection, found))
     kinds = {other.name: other.kind for other in skipped}
@@ -81,8 +88,9 @@ def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]
         yield Finding(
             where=where,
             message=f"column {column}: its declaration names no type, and its values are none or of several kinds",
-            remedy="declare a type, or exclude the table",
+            remedy=f"declare a type, or {WAY_OUT}",
             blocks=True,
+            details=tuple(_kinds(connection, found, column)),
         )
     for collation in found.foreign_collations:
         message = foreign_collation(collation)
@@ -97,6 +105,20 @@ def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]
             message=f"column {decimal.name} ({decimal.source_type}): SQLite itself keeps {_REAL_DIGITS} digits of a"
             " number that is no 64-bit integer; what is stored is carried",
         )
+
+
+def _kinds(connection: sqlite3.Connection, found: Found, column: str) -> Iterator[str]:
+    """Yield a row and its value for each kind of value that a column has."""
+    keys = [k.name for k in found.key]
+    names = ", ".join([*map(quoted, keys), f"quote({quoted(column)})"])
+    table = f"main.{quoted(found.schema.name)}"
+    kinds = f"SELECT DISTINCT typeof({quoted(column)}) FROM {table} WHERE {quoted(column)} IS NOT NULL ORDER BY 1"
+    for (kind,) in connection.execute(kinds).fetchall():
+        query = f"SELECT {names} FROM {table} WHERE typeof({quoted(column)}) = ? LIMIT 1"
+        *key, value = connection.execute(query, (kind,)).fetchone()
+        row = ", ".join(f"{name}={part!r}" for name, part in zip(keys, key, strict=True))
+        shown = value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]}..."
+        yield f"row {row}: {kind} {shown}"
 
 
 def _null_keys(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]:
@@ -139,7 +161,7 @@ def _of_values(connection: sqlite3.Connection, found: Found) -> Iterator[Finding
                 where=found.schema.qualified,
                 message=f"column {column.name} ({column.source_type or 'no type'}): {unfit} of {len(rows)} rows looked"
                 " at have a value that cannot be carried exactly",
-                remedy="correct the values, declare the type that they have, or exclude the table",
+                remedy=f"correct the values, declare the type that they have, or {WAY_OUT}",
                 blocks=True,
                 details=tuple(examples),
             )

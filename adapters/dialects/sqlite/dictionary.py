@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice, without_columns
 from venus.adapters.dialects.patterns import Patterns
 from venus.adapters.dialects.sqlite import ownership, structure
 from venus.adapters.dialects.sqlite.connection import quoted
@@ -110,8 +111,9 @@ def schema_version(connection: sqlite3.Connection) -> int:
 class Dictionary:
     """One reading of the dictionary; open a transaction around it."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, columns: ColumnChoice = NO_CHOICE) -> None:
+        self.connection = self._connection = connection
+        self._choice = columns
         rows = connection.execute(statement("dictionary", "tables")).fetchall()
         self._flags = {name: (bool(without), bool(strict)) for name, kind, without, strict in rows if kind == "table"}
 
@@ -122,11 +124,14 @@ class Dictionary:
         """Describe a table. `known` is its registered version: it gives numbers, and types where content decides."""
         without_rowid, strict = self._flags[name]
         info = self._rows("columns", name)
+        left = self._choice.left_out(NAMESPACE, name, ((row[1], row[2]) for row in info))
+        gone = frozenset(one.name for one in left)
         primary = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
         indexes = self._unique(name, primary)
         alias = self._rowid_alias(info, primary, without_rowid, indexes)
-        key = self._key(name, info, primary, alias, indexes)
-        columns, untyped = self._columns(name, info, known, alias)
+        key = self._key(name, info, primary, alias, indexes, gone)
+        carried = [row for row in info if row[1] not in gone]
+        columns, untyped = self._columns(name, carried, known, alias)
         schema = TableSchema(
             table_id=known.table_id if known else 0,
             version=known.version if known else 1,
@@ -137,7 +142,10 @@ class Dictionary:
             foreign_keys=self._foreign_keys(name),
             source_dialect="sqlite",
         )
-        schema = self._completed(schema, info)
+        schema = self._completed(schema, carried)
+        if left:
+            *_, foreign_keys, more = without_columns(gone, (), (), schema.foreign_keys)
+            schema = replace(schema, foreign_keys=foreign_keys, left_out=(*schema.left_out, *left, *more))
         enforced = {row[1] for row in info if row[3]} | ({alias} if alias else set())
         nullable = () if without_rowid or strict else tuple(k.name for k in key if k.name not in enforced)
         return Found(
@@ -161,6 +169,10 @@ class Dictionary:
             return NO_KEY
         return next((foreign_collation(found) for found in self._foreign_collations(name)), "")
 
+    def columns(self, name: str) -> list[str]:
+        """Return the columns of a table, also those that do not travel."""
+        return [row[1] for row in self._rows("columns", name)]
+
     def _rows(self, query: str, *parameters: str) -> Rows:
         return self._connection.execute(statement("dictionary", query), parameters).fetchall()
 
@@ -179,13 +191,16 @@ class Dictionary:
         primary: list[str],
         alias: str,
         indexes: list[UniqueIndex],
+        gone: Set[str],
     ) -> tuple[KeyColumn, ...]:
         """Choose what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
-        if alias:
+        if alias and alias not in gone:
             return (KeyColumn(name=alias, collation="", exact=True),)
         declared = {row[1]: row[2] for row in info}
         required = {row[1] for row in info if row[3]}
         for index in indexes:
+            if not gone.isdisjoint(index.columns):
+                continue
             if index.is_key or (not primary and index.columns and not index.where and set(index.columns) <= required):
                 own = self._own_collations(table, index.columns) if len(index.columns) > 1 else []
                 return tuple(

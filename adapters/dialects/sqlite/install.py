@@ -52,11 +52,11 @@ _COUNTED_MAX = 100_000
 
 
 def install_plan(
-    connection: sqlite3.Connection, own_tables: Seq[str], include: Seq[str], exclude: Seq[str]
+    dictionary: Dictionary, own_tables: Seq[str], include: Seq[str], exclude: Seq[str]
 ) -> list[InstallStep]:
     """Return every statement of the installation. `own_tables` = those that VENUS's own tables still need."""
+    connection = dictionary.connection
     present = objects(connection)
-    dictionary = Dictionary(connection)
     captured, out = _registered(connection)
     steps = [_own_step(sql) for sql in own_tables]
     for known in captured.values():

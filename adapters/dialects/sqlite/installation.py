@@ -11,10 +11,12 @@ from pathlib import Path
 import sqlalchemy
 from sqlalchemy.pool import StaticPool
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.sqlite import registry, seen
 from venus.adapters.dialects.sqlite.check import check
 from venus.adapters.dialects.sqlite.connection import connect, read_transaction, write_transaction
+from venus.adapters.dialects.sqlite.dictionary import Dictionary
 from venus.adapters.dialects.sqlite.install import (
     install_plan,
     log_drops,
@@ -29,20 +31,22 @@ from venus.migrations import run
 class Installation:
     """Plans and carries out, on the connection that writes."""
 
-    def __init__(self, file: Path, writer: sqlite3.Connection) -> None:
-        self._file, self._writer = file, writer
+    def __init__(self, file: Path, writer: sqlite3.Connection, columns: ColumnChoice = NO_CHOICE) -> None:
+        self._file, self._writer, self._columns = file, writer, columns
 
     def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation."""
         self._refuse_blocked(include, exclude)
         own_tables = self._own_tables("upgrade")
         with read_transaction(self._writer, self._file):
-            return install_plan(self._writer, own_tables, include, exclude)
+            return install_plan(Dictionary(self._writer, self._columns), own_tables, include, exclude)
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Install what is missing, in one transaction."""
         self._refuse_blocked(include, exclude)
-        return self._altering(lambda: install_plan(self._writer, self._own_tables("upgrade"), include, exclude))
+        return self._altering(
+            lambda: install_plan(Dictionary(self._writer, self._columns), self._own_tables("upgrade"), include, exclude)
+        )
 
     def _altering(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
         """Plan and run in one transaction, without capture's taking our statements for somebody's ALTER TABLE."""
@@ -56,7 +60,7 @@ class Installation:
 
     def _refuse_blocked(self, include: Seq[str], exclude: Seq[str]) -> None:
         with read_transaction(self._writer, self._file):
-            findings = list(check(self._writer, self._file, include, exclude))
+            findings = list(check(self._writer, self._file, self._columns, include, exclude))
         for finding in findings:
             if finding.blocks:
                 raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import (
     Capabilities,
     FillState,
@@ -65,7 +66,7 @@ from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
 def open_source(settings: Settings) -> SqliteSource:
     """Open the file that the settings name."""
-    return SqliteSource(file_of(settings.source.url.get_secret_value()))
+    return SqliteSource(file_of(settings.source.url.get_secret_value()), ColumnChoice.of(settings))
 
 
 class SqliteSource:
@@ -74,15 +75,16 @@ class SqliteSource:
     name = "sqlite"
     capabilities = Capabilities(transactional_ddl=True)
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE) -> None:
         self._file = file
+        self._columns = columns
         self._reader = connect(file)
         try:
             self._writer = connect(file)
         except BaseException:
             self._reader.close()
             raise
-        self._installation = Installation(file, self._writer)
+        self._installation = Installation(file, self._writer, columns)
         self._purger = Purger()
         self._accesses: dict[int, Access] = {}
         #: The dictionary's number for which `_accesses` are right.
@@ -106,7 +108,7 @@ class SqliteSource:
     def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
         """Read the dictionary."""
         with read_transaction(self._writer, self._file):
-            dictionary = Dictionary(self._writer)
+            dictionary = Dictionary(self._writer, self._columns)
             known = {}
             if registry.installed(self._writer):
                 known = {c.schema.name: c.schema for c in registry.read_tables(self._writer).values()}
@@ -152,7 +154,7 @@ class SqliteSource:
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         """Look for what is missing or cannot be carried."""
         with read_transaction(self._writer, self._file):
-            return list(check(self._writer, self._file, include, exclude))
+            return list(check(self._writer, self._file, self._columns, include, exclude))
 
     def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation."""
@@ -327,11 +329,11 @@ class SqliteSource:
 
     def _compare_all(self) -> list[Comparison]:
         self._compared_at = schema_version(self._writer)
-        dictionary, present = Dictionary(self._writer), objects(self._writer)
+        dictionary, present = Dictionary(self._writer, self._columns), objects(self._writer)
         return [compare(dictionary, c, present) for c in registry.read_tables(self._writer).values()]
 
     def _compare(self, captured: Captured) -> Comparison:
-        return compare(Dictionary(self._writer), captured, objects(self._writer))
+        return compare(Dictionary(self._writer, self._columns), captured, objects(self._writer))
 
     def _corrected(self, found: list[Comparison]) -> list[RegisteredTable]:
         """Return the tables that halted at a row and have been written to since: the row may be right now."""

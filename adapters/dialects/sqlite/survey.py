@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from venus.adapters.dialects.columns import ColumnChoice
 from venus.adapters.dialects.sqlite import structure
 from venus.adapters.dialects.sqlite.connection import connect, file_of, quoted, read_transaction
 from venus.adapters.dialects.sqlite.dictionary import NAMESPACE, Dictionary, chosen, table_names
@@ -30,7 +31,7 @@ def survey(settings: Settings, asked: Asked) -> Survey:
         sizes = [_size(connection, name, pages) for name in names]
         sampler = Sampler(asked)
         sampled = {size.name: _sampled(connection, size, sampler) for size in largest_first(sizes)}
-        dictionary = Dictionary(connection)
+        dictionary = Dictionary(connection, ColumnChoice.of(settings))
         return Survey(
             server=f"SQLite {sqlite3.sqlite_version}",
             pace=PACE,

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
 
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
@@ -41,8 +42,9 @@ KEYS_AT_ONCE = 200
 class SqliteReader(ReadsRows):
     """One connection that reads, and writes nothing but the log."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE) -> None:
         self._file = file
+        self._columns = columns
         self._connection = connect(file)
         self._accesses: dict[int, Access] = {}
 
@@ -69,7 +71,7 @@ class SqliteReader(ReadsRows):
         """Return how the table is read; the dictionary is read once, and again if it is not what is compared."""
         table_id = subject.schema.table_id
         if table_id not in self._accesses:
-            dictionary, present = Dictionary(self._connection), objects(self._connection)
+            dictionary, present = Dictionary(self._connection, self._columns), objects(self._connection)
             found = [compare(dictionary, c, present) for c in registry.read_tables(self._connection).values()]
             self._accesses = {
                 c.schema.table_id: access_to(c.found) for c in found if c.readable and c.found is not None
@@ -125,7 +127,7 @@ class SqliteReader(ReadsRows):
             yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
         except UnfitRow as unfit:
             raise SourceError(
-                f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude the table"
+                f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"
             ) from unfit
 
     # -- what waits --------------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class SqliteReader(ReadsRows):
 
 def open_reader(settings: Settings) -> SqliteReader:
     """Open the file that the settings name."""
-    return SqliteReader(file_of(settings.source.url.get_secret_value()))
+    return SqliteReader(file_of(settings.source.url.get_secret_value()), ColumnChoice.of(settings))
 
 
 def _table(subject: Subject) -> str:

@@ -191,5 +191,6 @@ def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> No
 
     assert found == [
         "source: a is PAUSED (paused by an operator); `venus resume a` resumes it",
-        "source: b is HALTED (cannot be carried: row 5); correct the row; it is retried automatically",
+        "source: b is HALTED (cannot be carried: row 5); correct the row; it is retried automatically; or exclude its"
+        " column in [source.columns]",
     ]

@@ -1,0 +1,106 @@
+"""Which columns of the captured tables travel: `[source.columns]`. Pure.
+
+A column that is left out is not read, compared or made at a target; indexes, checks and foreign keys that need it are
+left out with it. Each is listed with the table (`LeftOut`), as everything is that no target gets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from venus.adapters.dialects.patterns import Patterns
+from venus.config import Settings
+from venus.model import Check, Finding, ForeignKey, Index, LeftOut
+
+EXCLUDED = "excluded in [source.columns]"
+#: What to do about a column that cannot be carried; the table is the other choice.
+WAY_OUT = "exclude the column in [source.columns] exclude, or the table in [source] exclude"
+_TEXT = re.compile(r"'(?:[^']|'')*'")
+_NAME = re.compile(r'"((?:[^"]|"")*)"|(\w+)')
+
+
+def spellings(namespace: str, table: str, column: str) -> tuple[str, str]:
+    """Return what patterns are compared with."""
+    return f"{namespace}.{table}.{column}", f"{table}.{column}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """`include` overrides `exclude`."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    _included: Patterns = field(init=False, repr=False, compare=False)
+    _excluded: Patterns = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_included", Patterns(self.include))
+        object.__setattr__(self, "_excluded", Patterns(self.exclude))
+
+    @classmethod
+    def of(cls, settings: Settings) -> ColumnChoice:
+        """Return what the configuration says."""
+        return cls(settings.source.columns.include, settings.source.columns.exclude)
+
+    def leaves_out(self, namespace: str, table: str, column: str) -> bool:
+        """Whether a column does not travel."""
+        names = spellings(namespace, table, column)
+        return self._excluded.match(*names) and not self._included.match(*names)
+
+    def left_out(self, namespace: str, table: str, columns: Iterable[tuple[str, str]]) -> tuple[LeftOut, ...]:
+        """Return the columns of a table that do not travel; `columns`: names with their declared types."""
+        if not self.exclude:
+            return ()
+        return tuple(
+            LeftOut(what="column", name=name, definition=declared, reason=EXCLUDED)
+            for name, declared in columns
+            if self.leaves_out(namespace, table, name)
+        )
+
+    def findings(self, columns: Iterable[tuple[str, str, str]]) -> Iterator[Finding]:
+        """Name the patterns that choose no column: namespace, table and column of all that are to be captured."""
+        if not (self.include or self.exclude):
+            return
+        known = [spellings(*names) for names in columns]
+        for pattern in (*self.include, *self.exclude):
+            if not any(Patterns([pattern]).match(*names) for names in known):
+                message = f"{pattern!r} matches no column of a captured table"
+                yield Finding(where="[source.columns]", message=message, remedy="write TABLE.COLUMN", blocks=True)
+
+
+NO_CHOICE = ColumnChoice()
+
+
+def without_columns(
+    gone: frozenset[str], indexes: Seq[Index], checks: Seq[Check], keys: Seq[ForeignKey]
+) -> tuple[tuple[Index, ...], tuple[Check, ...], tuple[ForeignKey, ...], tuple[LeftOut, ...]]:
+    """Take away what needs a column that does not travel, and return it as left out, behind the rest."""
+    kept_indexes = tuple(i for i in indexes if not _index_needs(i, gone))
+    lost = (i for i in indexes if i not in kept_indexes)
+    left = [_left("index", i.name, i.definition or f"({', '.join(i.columns)})") for i in lost]
+    left += [_left("check constraint", c.name, c.sql) for c in checks if needs(c.sql, gone)]
+    left += [_left("foreign key", k.name, f"({', '.join(k.columns)})") for k in keys if not gone.isdisjoint(k.columns)]
+    return (
+        kept_indexes,
+        tuple(c for c in checks if not needs(c.sql, gone)),
+        tuple(k for k in keys if gone.isdisjoint(k.columns)),
+        tuple(left),
+    )
+
+
+def needs(expression: str, names: Collection[str]) -> bool:
+    """Whether an expression of SQL names one of these columns."""
+    found = (quoted.replace('""', '"') or bare for quoted, bare in _NAME.findall(_TEXT.sub("", expression)))
+    return any(name in names for name in found)
+
+
+def _index_needs(index: Index, gone: Collection[str]) -> bool:
+    return any(column in gone for column in index.columns) or needs(index.definition, gone)
+
+
+def _left(what: str, name: str, definition: str) -> LeftOut:
+    why = "it has a column that is not carried"
+    return LeftOut(what=what, name=name, definition=definition, reason=why)

@@ -1,0 +1,219 @@
+"""Columns that [source.columns] leaves out, from each source to the end: capture, load, comparison, certificate."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+from tests.support.feed import query
+from tests.support.mariadb import MariaServer
+from tests.support.whole_way import WholeWay, found, run_at, whole_way
+from venus.adapters.cutover.run import Wish, cutover
+from venus.adapters.dialects.contract import Source as OpenSource
+from venus.adapters.dialects.registry import open_source
+from venus.cli.install import refused_tables
+from venus.config import Columns
+from venus.errors import Refused
+
+pytestmark = pytest.mark.integration
+
+HEAD = {"venus": "x", "made_at": "now", "made_by": "me", "source_url": "s", "target_url": "t"}
+WISH = Wish(quiet_s=0.2, wait_s=120.0, head=HEAD)
+#: By dialect: the type of the column that is left out, and two of its values.
+ODD = {"postgresql": ("odd", "'(1,x)'"), "sqlite": ("", "x'00ff'"), "mariadb": ("point", "point(1, 2)")}
+TABLES = (
+    "CREATE TABLE maker (id int NOT NULL PRIMARY KEY, name varchar(20))",
+    "CREATE TABLE item (id int NOT NULL PRIMARY KEY, name varchar(20), odd {odd}, maker int, secret int,"
+    " CONSTRAINT item_maker FOREIGN KEY (maker) REFERENCES maker (id), CONSTRAINT item_secret CHECK (secret <> id))",
+    "CREATE INDEX item_by_secret ON item (secret, name)",
+    "CREATE INDEX item_by_name ON item (name)",
+    "INSERT INTO maker VALUES (1, 'a')",
+    "INSERT INTO item VALUES (1, 'x', {value}, 1, 5)",
+    "INSERT INTO item VALUES (2, 'y', NULL, 1, 6)",
+)
+EXCLUDE = ("item.odd", "*.item.maker", "item.secret")
+
+
+@dataclass
+class Place:
+    """One source."""
+
+    dialect: str
+    url: str
+    do: Callable[..., Any]
+
+
+@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        file = tmp_path / "app.db"
+
+        def in_file(*statements: str) -> None:
+            with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+                for text in statements:
+                    connection.execute(text)
+
+        return Place("sqlite", f"sqlite:///{file}", in_file)
+    if request.param == "mariadb":
+        server: MariaServer = request.getfixturevalue("mariadb_server")
+        url: str = request.getfixturevalue("mariadb_database")
+        name = sqlalchemy.make_url(url).database
+
+        def at_server(*statements: str) -> None:
+            with closing(server.connect(name, autocommit=True)) as connection, connection.cursor() as cursor:
+                for text in statements:
+                    cursor.execute(text)
+
+        return Place("mariadb", url, at_server)
+    url = request.getfixturevalue("database")
+    run_at(url, "CREATE TYPE odd AS (a int, b text)")
+    return Place("postgresql", url, lambda *statements: run_at(url, *statements))
+
+
+@pytest.fixture
+def way(place: Place, tmp_path: Path, second_database: str) -> Iterator[WholeWay]:
+    odd, value = ODD[place.dialect]
+    place.do(*(text.format(odd=odd, value=value) for text in TABLES))
+    with whole_way(tmp_path, place.url, second_database) as made:
+        yield made
+
+
+def excluding(way: WholeWay, *patterns: str) -> None:
+    source = way.settings.source.model_copy(update={"columns": Columns(exclude=patterns)})
+    way.settings = way.settings.model_copy(update={"source": source})
+
+
+def opened(way: WholeWay, use: Callable[[OpenSource], Any]) -> Any:
+    with closing(open_source(way.settings)) as source:
+        return use(source)
+
+
+def columns(way: WholeWay) -> list[str]:
+    (namespace,) = query(way.target, "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'item'")[0]
+    return [
+        row[0]
+        for row in query(
+            way.target,
+            "SELECT attname FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped"
+            f" AND attrelid = '{namespace}.item'::regclass ORDER BY attnum",
+        )
+    ]
+
+
+def test_they_travel_nowhere_and_the_certificate_names_them(way: WholeWay, place: Place) -> None:
+    excluding(way, *EXCLUDE)
+    way.install()
+    way.load()
+    way.start()
+    place.do("UPDATE item SET secret = 7 WHERE id = 1", "UPDATE item SET name = 'z' WHERE id = 2")
+    place.do("INSERT INTO item (id, name) VALUES (3, 'new')", "DELETE FROM item WHERE id = 1")
+    way.caught_up()
+    assert columns(way) == ["id", "name"]
+    assert found(way.verify()) == set()
+    certificate = cutover(way.settings, "main", WISH).certificate
+    assert certificate is not None
+    said = "\n".join(certificate["left_out"])
+    for what in ("column odd", "column maker", "column secret", "index item_by_secret", "constraint item_secret"):
+        assert what in said
+    assert "foreign key" in said
+    assert "item_by_name" not in said
+
+
+def test_one_that_is_left_out_later_is_kept_at_the_target_and_one_that_comes_again_is_read(
+    way: WholeWay, place: Place
+) -> None:
+    excluding(way, "item.odd")
+    way.install()
+    way.load()
+    way.start()
+    way.caught_up()
+    way.stop("capture")
+    excluding(way, "item.odd", "item.secret")
+    way.start("capture")
+    place.do("UPDATE item SET secret = 8, name = 'b' WHERE id = 1")
+    way.caught_up()
+    assert query(way.target, f"SELECT name, secret FROM {item(way)} WHERE id = 1") == [("b", 5)]
+    assert found(way.verify()) == set()
+    way.stop("capture")
+    excluding(way, "item.odd")
+    way.start("capture")
+    way.until(lambda: query(way.target, f"SELECT secret FROM {item(way)} WHERE id = 1") == [(8,)], "it to be read")
+    way.caught_up()
+    assert found(way.verify()) == set()
+
+
+def item(way: WholeWay) -> str:
+    return str(query(way.target, "SELECT oid::regclass::text FROM pg_class WHERE relname = 'item'")[0][0])
+
+
+def test_a_column_of_the_key_and_one_that_is_not_there_are_refused(way: WholeWay, place: Place) -> None:
+    excluding(way, "item.odd", "item.id", "item.nothing")
+    with pytest.raises(Refused, match=r"\[source.columns\]: 'item.nothing' matches no column of a captured table"):
+        opened(way, lambda source: refused_tables(source, way.settings))
+    excluding(way, "item.odd", "item.id")
+    (line,) = opened(way, lambda source: refused_tables(source, way.settings)).values()
+    assert ".item: refused: " in line
+    assert "key" in line
+
+
+def in_sqlite(tmp_path: Path, *statements: str) -> str:
+    """Run statements in a file; return its URL."""
+    with closing(sqlite3.connect(tmp_path / "job.db", isolation_level=None)) as connection:
+        for text in statements:
+            connection.execute(text)
+    return f"sqlite:///{tmp_path / 'job.db'}"
+
+
+def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_left_out(
+    tmp_path: Path, second_database: str
+) -> None:
+    url = in_sqlite(
+        tmp_path, "CREATE TABLE job (id INTEGER PRIMARY KEY, title TEXT, anything)",
+        "INSERT INTO job VALUES (1, 'a', 'text'), (2, 'b', x'00ff'), (3, 'c', 5), (4, 'd', NULL)",
+    )  # fmt: skip
+    with whole_way(tmp_path, url, second_database) as way:
+        (finding,) = [f for f in opened(way, lambda source: source.check(["*"], [])) if f.blocks]
+        assert finding.details == ("row id=2: blob X'00FF'", "row id=3: integer 5", "row id=1: text 'text'")
+        assert "exclude the column in [source.columns] exclude" in finding.remedy
+        excluding(way, "job.anything")
+        assert not [f for f in opened(way, lambda source: source.check(["*"], [])) if f.blocks]
+        way.install()
+        way.load()
+        assert query(second_database, "SELECT * FROM job ORDER BY id") == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+
+
+def test_a_table_that_halts_at_a_value_goes_on_without_its_column(tmp_path: Path, second_database: str) -> None:
+    url = in_sqlite(
+        tmp_path,
+        "CREATE TABLE job (id INTEGER PRIMARY KEY, title TEXT, anything)",
+        "INSERT INTO job VALUES (1, 'a', 'x')",
+    )
+    with whole_way(tmp_path, url, second_database) as way:
+        way.install()
+        way.load()
+        way.start()
+        in_sqlite(tmp_path, "INSERT INTO job VALUES (2, 'b', x'00ff')")
+
+        def reasons() -> list[str]:
+            return [t.reason for t in opened(way, lambda source: source.registered()) if t.state == "PAUSED"]
+
+        way.until(reasons, "the table to halt")
+        assert "row id=2: column anything: " in reasons()[0]
+        assert "00ff" in reasons()[0]
+        way.stop("capture")
+        excluding(way, "job.anything")
+        way.start("capture")
+        way.caught_up()
+        assert reasons() == []
+        assert query(second_database, "SELECT id, title, anything FROM job ORDER BY id") == [
+            (1, "a", "x"),
+            (2, "b", None),
+        ]
+        assert found(way.verify()) == set()
