@@ -20,9 +20,9 @@ from venus.model import counted
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from venus.adapters.dialects.contract import InstallStep, Source
+    from venus.adapters.dialects.contract import InstallStep, RegisteredTable, Source
     from venus.config import Settings
     from venus.model import Finding
 
@@ -168,12 +168,7 @@ def install_triggers(
     created = [step for step in steps if not step.exists]
     unchanged = len(steps) - len(created)
     how = "run after the script" if adopt else "created"
-    verdict = f"{len(created)} {how}, {unchanged} unchanged; capturing {counted(len(registered), 'table')}"
-    again = [t.schema.qualified for t in registered if t.state == "RESYNC"]
-    if again:
-        verdict += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
-    if refused:
-        verdict += f"; {counted(len(refused), 'table')} refused: {', '.join(refused)}"
+    verdict = f"{len(created)} {how}, {unchanged} unchanged; {_captured_now(registered, refused)}"
     document = {
         "created": [{"table": s.table, "what": s.what} for s in created],
         "refused": list(refused),
@@ -183,6 +178,15 @@ def install_triggers(
     remarks = [*(f"! {f.where}: {f.message}" for f in left_in), *refused.values()]
     run.out.answer(document, *per_table("+", created), *remarks, verdict)
     return Refused.exit_code if refused else 0
+
+
+def _captured_now(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
+    said = f"capturing {counted(len(registered), 'table')}"
+    if again := [t.schema.qualified for t in registered if t.state == "RESYNC"]:
+        said += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
+    if refused:
+        said += f"; {counted(len(refused), 'table')} refused: {', '.join(refused)}"
+    return said
 
 
 def captured_all_the_same(source: Source, run: Invocation) -> list[Finding]:

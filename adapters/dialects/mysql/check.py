@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from venus.adapters.dialects.columns import WAY_OUT
+from venus.adapters.dialects.mysql import spellings
 from venus.adapters.dialects.mysql.cascades import Circle, reaching
 from venus.adapters.dialects.mysql.connection import Connection
 from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, defined_columns, definition, read
@@ -39,6 +40,7 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
     for table in chosen:
         found += [replace(f, table=table.where) for f in _table(connection, table)]
     found += connection.address.columns.findings((t.database, t.name, name) for t in chosen for name in t.declared)
+    found += spellings.findings(connection, dictionary, {t.name for t in chosen})
     found += [replace(f, table=f.where) for f in _cascades(connection, dictionary, {t.name for t in chosen})]
     return found
 

@@ -23,6 +23,14 @@ SELECT privilege_type FROM information_schema.schema_privileges
 SELECT count(*) FROM (SELECT {column} AS d FROM {table} LIMIT {rows}) AS sample
  WHERE d IS NOT NULL AND (CAST(d AS CHAR) LIKE '%-00%' OR CAST(d AS CHAR) LIKE '0000-00-00%')
 
+-- other_spellings --
+-- Rows whose parent has another spelling than they have themselves, and the first of them.
+SELECT count(*), coalesce(min(c.{column}), ''), coalesce(min(p.{referred}), '')
+  FROM (SELECT * FROM {child} LIMIT {rows}) AS c JOIN {parent} AS p ON {match} WHERE {differ}
+
+-- same_spelling --
+UPDATE {child} AS c JOIN {parent} AS p ON {match} SET {assign} WHERE {differ};
+
 -- record_id --
 -- For a table without a key: a number that tells equal rows apart. It rewrites the table.
 ALTER TABLE {table} ADD COLUMN venus_record_id bigint unsigned NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY

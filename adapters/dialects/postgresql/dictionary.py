@@ -241,12 +241,7 @@ def _table(
     row: Row, details: _Details, types: dict[int, PgType], more: Structure, own: Sequence[owntypes.Found]
 ) -> Table:
     oid, namespace, name, kind, persistence, has_heirs, inherits, security, estimate, comment, _ = row
-    columns, unsupported = [], []
-    for c in details.columns:
-        try:
-            columns.append(_column(c, types))
-        except UnsupportedType as error:
-            unsupported.append((c[2], str(error)))
+    columns, unsupported = _read_columns(details, types)
     carried = more.columns(columns)
     by_number = {c[1]: c for c in details.columns}
     candidates = [i for i in details.indexes.values() if _identifies(i, by_number)]
@@ -281,6 +276,17 @@ def _table(
         unsupported=tuple(unsupported),
         signature=details.signature,
     )
+
+
+def _read_columns(details: _Details, types: dict[int, PgType]) -> tuple[list[Column], list[tuple[str, str]]]:
+    """Return the columns that can be carried, and why the others cannot."""
+    columns, unsupported = [], []
+    for c in details.columns:
+        try:
+            columns.append(_column(c, types))
+        except UnsupportedType as error:
+            unsupported.append((c[2], str(error)))
+    return columns, unsupported
 
 
 def _foreign_key(row: Row) -> ForeignKey:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from venus.adapters.dialects.columns import WAY_OUT, ColumnChoice
+from venus.adapters.dialects.sqlite import spellings
 from venus.adapters.dialects.sqlite.connection import quoted, writable
 from venus.adapters.dialects.sqlite.dictionary import (
     NAMESPACE,
@@ -55,9 +56,12 @@ def check(
     names, skipped = table_names(connection)
     captured = chosen(names, include, exclude)
     yield from columns.findings((NAMESPACE, name, column) for name in captured for column in dictionary.columns(name))
+    schemas = {}
     for name in captured:
         found = dictionary.table(name)
+        schemas[name] = found.schema
         yield from (replace(f, table=found.schema.qualified) for f in _of_table(connection, found))
+    yield from spellings.findings(connection, schemas)
     kinds = {other.name: other.kind for other in skipped}
     for name in chosen(list(kinds), include, exclude):
         yield Finding(where=f"main.{name}", message=f"{kinds[name]}, not captured: {_EXPLAINED[kinds[name]]}")

@@ -25,3 +25,12 @@ SELECT count(*) FROM main.sqlite_master WHERE name = 'sqlite_sequence';
 
 -- others --
 SELECT type, name, coalesce(sql, '') FROM main.sqlite_master WHERE type IN ('view', 'trigger') ORDER BY type, name;
+
+-- other_spellings --
+-- Rows whose parent has another spelling than they have themselves, and the first of them.
+SELECT count(*), min(c.{column}), min(p.{referred})
+  FROM (SELECT * FROM {child} LIMIT {rows}) AS c JOIN {parent} AS p ON {match} WHERE {differ}
+
+-- same_spelling --
+UPDATE {child} AS c SET ({columns}) = (SELECT {values} FROM {parent} AS p WHERE {match})
+ WHERE EXISTS (SELECT 1 FROM {parent} AS p WHERE {match} AND ({differ}));

@@ -32,10 +32,11 @@ def finish_table(session: Session, placed: Placed) -> None:
 def finish_tables(session: Session, created: Sequence[Placed], everything: Sequence[Placed]) -> list[str]:
     """Add what VENUS owes to the tables that it has created; return what the target would not have."""
     warnings: list[str] = []
-    # a foreign key shares its name space with nobody here; the cut-over gives it the same name
+    # a foreign key shares its name space with its table's constraints; the cut-over gives it the same name
     names, of_keys = existing.names_beside(session, everything), Names(everything)
     for placed in created:
         indexes(placed, of_keys)
+        checks(placed, of_keys)
         for text in indexes(placed, names):
             warnings += _tried(session, text)
     for placed in created:

@@ -28,14 +28,15 @@ class Names:
     def __init__(self, placed: Iterable[Placed], taken: Iterable[tuple[str, str]] = ()) -> None:
         self._taken = set(taken)
         for one in placed:
-            self._taken |= {(one.namespace, one.name), (one.namespace, f"{one.name}_pkey")}
+            key = f"{one.name}_pkey"
+            self._taken |= {(one.namespace, one.name), (one.namespace, key), (_of_table(one), key)}
 
     def take(self, placed: Placed, wanted: str, parts: Sequence[str], suffix: str, *, local: bool = False) -> str:
         """Return the source's own name if it is free, else one made of table and columns.
 
         `local` = it shares its name space with the constraints of its table only.
         """
-        space = f"{placed.namespace}.{placed.name}" if local else placed.namespace
+        space = _of_table(placed) if local else placed.namespace
         name = placed.fold(wanted)
         if not name or name.startswith("sqlite_"):
             name = fitted("_".join((placed.name, *parts, suffix)))
@@ -45,6 +46,15 @@ class Names:
             name = fitted("_".join((placed.name, *parts, f"{suffix}{number}")))
         self._taken.add((space, name))
         return name
+
+    def reserve(self, placed: Placed, name: str) -> None:
+        """Keep a name from the table's other constraints."""
+        self._taken.add((_of_table(placed), name))
+
+
+def _of_table(placed: Placed) -> str:
+    """Return the name space of a table's constraints; no schema is called so."""
+    return f"{placed.namespace}.{placed.name}"
 
 
 def indexes(placed: Placed, names: Names) -> list[str]:
@@ -58,8 +68,10 @@ def indexes(placed: Placed, names: Names) -> list[str]:
 
 def index_sql(placed: Placed, index: Index, names: Names) -> str:
     """Return the statement that makes an index or a unique constraint."""
-    name = quoted(names.take(placed, index.name, index.columns, "key" if index.unique else "idx"))
+    free = names.take(placed, index.name, index.columns, "key" if index.unique else "idx")
+    name = quoted(free)
     if index.constraint:
+        names.reserve(placed, free)
         return f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} UNIQUE ({placed.columns(index.columns)})"
     terms = placed.rewritten(index.definition) or f"({placed.columns(index.columns)})"
     return f"CREATE {'UNIQUE ' if index.unique else ''}INDEX {name} ON {placed.sql} {terms}"
@@ -115,7 +127,9 @@ def references(placed: Placed, everything: Sequence[Placed], names: Names) -> li
     by_name = {(one.schema.namespace, one.schema.name): one for one in everything}
     found = [(fk, by_name.get((fk.referred_namespace, fk.referred_table))) for fk in placed.schema.foreign_keys]
     return [
-        Reference(placed=placed, referred=other, key=fk, name=names.take(placed, fk.name, fk.columns, "fkey"))
+        Reference(
+            placed=placed, referred=other, key=fk, name=names.take(placed, fk.name, fk.columns, "fkey", local=True)
+        )
         for fk, other in found
         if other is not None
     ]

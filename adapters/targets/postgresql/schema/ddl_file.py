@@ -89,6 +89,7 @@ def convert(
     names = Names(placed)
     for one in placed:  # names are given in the order of `sections`
         indexes(one, names)
+        checks(one, names)
     keys = [r for one in placed for r in references(one, placed, names)]
     acting = [r for r in keys if r.key.on_delete or r.key.on_update]
     return Conversion(
