@@ -81,24 +81,24 @@ def without_columns(
     kept_indexes = tuple(i for i in indexes if not _index_needs(i, gone))
     lost = (i for i in indexes if i not in kept_indexes)
     left = [_left("index", i.name, i.definition or f"({', '.join(i.columns)})") for i in lost]
-    left += [_left("check constraint", c.name, c.sql) for c in checks if needs(c.sql, gone)]
+    left += [_left("check constraint", c.name, c.sql) for c in checks if mentions(c.sql, gone)]
     left += [_left("foreign key", k.name, f"({', '.join(k.columns)})") for k in keys if not gone.isdisjoint(k.columns)]
     return (
         kept_indexes,
-        tuple(c for c in checks if not needs(c.sql, gone)),
+        tuple(c for c in checks if not mentions(c.sql, gone)),
         tuple(k for k in keys if gone.isdisjoint(k.columns)),
         tuple(left),
     )
 
 
-def needs(expression: str, names: Collection[str]) -> bool:
+def mentions(expression: str, names: Collection[str]) -> bool:
     """Whether an expression of SQL names one of these columns."""
     found = (quoted.replace('""', '"') or bare for quoted, bare in _NAME.findall(_TEXT.sub("", expression)))
     return any(name in names for name in found)
 
 
 def _index_needs(index: Index, gone: Collection[str]) -> bool:
-    return any(column in gone for column in index.columns) or needs(index.definition, gone)
+    return any(column in gone for column in index.columns) or mentions(index.definition, gone)
 
 
 def _left(what: str, name: str, definition: str) -> LeftOut:

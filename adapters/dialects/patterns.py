@@ -29,7 +29,7 @@ class Patterns:
         return self._wild is not None and any(map(self._wild.match, names))
 
 
-def exactly(name: str) -> str:
+def exact_pattern(name: str) -> str:
     """Return the pattern that chooses this name alone."""
     return _WILD.sub(r"[\g<0>]", name)
 

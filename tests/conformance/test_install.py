@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.patterns import exactly
+from venus.adapters.dialects.patterns import exact_pattern
 from venus.cli.install import check_patterns, refused_tables
 from venus.config import Settings
 from venus.errors import ConfigError, Refused, VenusError
@@ -110,7 +110,7 @@ def test_a_table_that_is_refused_does_not_stop_the_others(place: Place, app: App
     refused = refused_tables(source, settings)
     assert [name.lower() for name in refused] == [f"{place.namespace}.keyless".lower()]
     assert "exclude the table" in next(iter(refused.values()))
-    source.install(["*"], [*map(exactly, refused)])
+    source.install(["*"], [*map(exact_pattern, refused)])
     registered = {t.schema.name.lower() for t in source.registered() if not t.schema.is_heartbeat}
     assert registered == {"customer", "orders", "audit_a", "audit_b"}
 

@@ -143,7 +143,7 @@ def install_triggers(
 
     Exit code 3 if a table is refused: the others are installed, unless all are refused or something else is missing.
     """
-    from venus.adapters.dialects.patterns import exactly
+    from venus.adapters.dialects.patterns import exact_pattern
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
@@ -156,7 +156,7 @@ def install_triggers(
         check_patterns(settings, source)
         # the user of the script had the privileges; this one may have none of them any more
         refused = refused_tables(source, settings, but=PRIVILEGES if adopt else "")
-        exclude = (*exclude, *map(exactly, refused))
+        exclude = (*exclude, *map(exact_pattern, refused))
         if dry_run:
             for line in refused.values():
                 run.out.say(line)
@@ -168,7 +168,7 @@ def install_triggers(
     created = [step for step in steps if not step.exists]
     unchanged = len(steps) - len(created)
     how = "run after the script" if adopt else "created"
-    verdict = f"{len(created)} {how}, {unchanged} unchanged; {_captured_now(registered, refused)}"
+    verdict = f"{len(created)} {how}, {unchanged} unchanged; {_capture_summary(registered, refused)}"
     document = {
         "created": [{"table": s.table, "what": s.what} for s in created],
         "refused": list(refused),
@@ -180,7 +180,7 @@ def install_triggers(
     return Refused.exit_code if refused else 0
 
 
-def _captured_now(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
+def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
     said = f"capturing {counted(len(registered), 'table')}"
     if again := [t.schema.qualified for t in registered if t.state == "RESYNC"]:
         said += f"; changes may be missing, run `venus resync`: {', '.join(again)}"

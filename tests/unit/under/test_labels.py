@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from venus.adapters.targets.postgresql.schema.labels import by_position, is_within, label_change
+from venus.adapters.targets.postgresql.schema.labels import is_within, label_change, statements_by_position
 
 _RENAME = re.compile(r"ALTER TYPE t RENAME VALUE '(.+)' TO '(.+)'")
 _ADD = re.compile(r"ALTER TYPE t ADD VALUE IF NOT EXISTS '(\w+)'(?: (AFTER|BEFORE) '(\w+)')?")
@@ -61,6 +61,6 @@ def test_printed_statements_make_any_labels_those_of_the_source() -> None:
     chance = random.Random(7)
     for _ in range(500):
         there, wanted = (chance.sample("abcdefg", chance.randint(1, 7)) for _ in range(2))
-        after = run(there, *by_position("t", wanted, there))
+        after = run(there, *statements_by_position("t", wanted, there))
         assert is_within(wanted, after), (there, wanted)
         assert after[: len(wanted)] == wanted

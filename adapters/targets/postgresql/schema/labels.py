@@ -42,7 +42,7 @@ def is_within(wanted: Sequence[str], there: Sequence[str]) -> bool:
     return all(label in rest for label in wanted)
 
 
-def by_position(type_sql: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
+def statements_by_position(type_sql: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
     """Return what makes any labels those of the source, place by place; the rows have to come again behind it. Pure."""
     moves = {was: now for was, now in zip(there, wanted, strict=False) if was != now}
     spare = [label for label in there[len(wanted) :] if label in wanted]

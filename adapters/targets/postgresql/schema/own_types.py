@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.naming import Placed, quoted
 from venus.adapters.targets.postgresql.schema.ddl import create_type, own_or_plain, own_types
-from venus.adapters.targets.postgresql.schema.labels import LabelChange, by_position, is_within, label_change
+from venus.adapters.targets.postgresql.schema.labels import LabelChange, is_within, label_change, statements_by_position
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused, TargetError
@@ -135,7 +135,7 @@ def label_statements(placed: Placed, wanted: OwnType, there: Sequence[str]) -> l
     """Return what makes the labels of a type those of the source, whatever they are. Pure."""
     name = placed.type_name(wanted)
     change = label_change(name, wanted.labels, there)
-    return [*change.added, *change.renamed] if change.settled else by_position(name, wanted.labels, there)
+    return [*change.added, *change.renamed] if change.settled else statements_by_position(name, wanted.labels, there)
 
 
 def add_labels(placed: Placed, connect: Callable[[], Session], known: TableSchema | None = None) -> None:
