@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from venus.adapters.dialects.patterns import Patterns
-from venus.config import Settings
 from venus.model import Check, Finding, ForeignKey, Index, LeftOut
 
 EXCLUDED = "excluded in [source.columns]"
@@ -20,6 +20,13 @@ EXCLUDED = "excluded in [source.columns]"
 WAY_OUT = "exclude the column in [source.columns] exclude, or the table in [source] exclude"
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _NAME = re.compile(r'"((?:[^"]|"")*)"|(\w+)')
+
+
+class _Settings(Protocol):
+    """The configuration, of which only [source.columns] is read here."""
+
+    @property
+    def source(self) -> Any: ...
 
 
 def spellings(namespace: str, table: str, column: str) -> tuple[str, str]:
@@ -41,7 +48,7 @@ class ColumnChoice:
         object.__setattr__(self, "_excluded", Patterns(self.exclude))
 
     @classmethod
-    def of(cls, settings: Settings) -> ColumnChoice:
+    def of(cls, settings: _Settings) -> ColumnChoice:
         """Return what the configuration says."""
         return cls(settings.source.columns.include, settings.source.columns.exclude)
 

@@ -65,7 +65,7 @@ class Place:
                     connection.execute(text)
             return
         name = sqlalchemy.make_url(self.url).database
-        with closing(self._server.connect(name, autocommit=True)) as connection, connection.cursor() as cursor:
+        with closing(self._server.connect(name, autocommit=True)) as server, server.cursor() as cursor:
             for text in statements:
                 cursor.execute(text)
 
