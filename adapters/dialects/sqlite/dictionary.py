@@ -163,9 +163,11 @@ class Dictionary:
         """Return what forbids to capture a table, by its definition alone: no row is read."""
         without_rowid, _ = self._flags[name]
         info = self._rows("columns", name)
+        gone = frozenset(row[1] for row in info if self._choice.leaves_out(NAMESPACE, name, row[1]))
         primary = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
         indexes = self._unique(name, primary)
-        if not self._key(name, info, primary, self._rowid_alias(info, primary, without_rowid, indexes), indexes):
+        alias = self._rowid_alias(info, primary, without_rowid, indexes)
+        if not self._key(name, info, primary, alias, indexes, gone):
             return NO_KEY
         return next((foreign_collation(found) for found in self._foreign_collations(name)), "")
 

@@ -128,7 +128,7 @@ class SqliteSource:
             names = [n for n in chosen(table_names(self._writer)[0], include, exclude) if n not in known]
             if not names:
                 return []
-            dictionary = Dictionary(self._writer)
+            dictionary = Dictionary(self._writer, self._columns)
             return [UncapturedTable(name=spellings(n)[1], obstacle=dictionary.obstacle(n)) for n in names]
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:

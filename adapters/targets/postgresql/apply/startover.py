@@ -139,7 +139,8 @@ class _Move:
 
     def _meet(self, schema: TableSchema) -> None:
         """Keep a table version whose description may be gone from the queue; make a table that is new."""
-        keep_version(self._target, self._session, schema)
+        known = self._catalogue.newest(schema.table_id) if schema.table_id in self._catalogue.tables else None
+        keep_version(self._target, self._session, schema, known)
         newest = max(s.version for s in self._schemas() if s.table_id == schema.table_id)
         if schema.is_heartbeat or schema.table_id in self._catalogue.tables or schema.version < newest:
             return
