@@ -33,15 +33,17 @@ class Rule:
 
 
 RULES = (
-    Rule(name="capture_away", hop=SOURCE, pattern=r"^source -> broker: no upper adapter is connected", lasts_s=60.0,
-         says="no upper adapter is connected"),
+    Rule(name="capture_away", hop=SOURCE, lasts_s=60.0,
+         pattern=r"^source -> broker: (?:capture is not|no upper adapter is) connected",
+         says="capture is not connected"),
     Rule(name="capture_late", hop=SOURCE, pattern=r"^source -> broker: nothing has been captured", lasts_s=30.0,
-         says="an upper adapter is connected and captures nothing, not even heartbeats"),
+         says="capture is connected and sends nothing, not even heartbeats"),
     Rule(name="clocks_differ", hop=SOURCE, lasts_s=120.0,
          pattern=r"^source -> broker: (?:the source's clock is|the newest change came) ",
          says="the source's clock and the broker's differ, or changes take very long"),
-    Rule(name="target_away", hop=TARGET, pattern=r"^broker -> target (.+): no under adapter is connected", lasts_s=60.0,
-         says="no under adapter of a target is connected"),
+    Rule(name="target_away", hop=TARGET, lasts_s=60.0,
+         pattern=r"^broker -> target (.+): (?:apply is not|no under adapter is) connected",
+         says="apply of a target is not connected"),
     Rule(name="target_late", hop=TARGET, pattern=r"^broker -> target (.+): [\d,]+ changes? behind", lasts_s=30.0,
          says="a target is far behind"),
     Rule(name="table_not_captured", hop="", lasts_s=60.0,

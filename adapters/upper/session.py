@@ -168,8 +168,8 @@ def open_session(
     state = source.state()
     if claim.epoch is not None and state.epoch > claim.epoch:
         raise Fenced(
-            f"another upper adapter holds epoch {state.epoch} at the source, this one had {claim.epoch}",
-            hint="only one upper adapter may run for a business",
+            f"another capture holds epoch {state.epoch} at the source, this one had {claim.epoch}",
+            hint="only one `venus sync` may capture a business",
         )
     ack = producer.connect(
         state.epoch,

@@ -106,9 +106,9 @@ def test_every_row_of_the_page(night: Night) -> None:
     assert "main/gone" not in pipeline.venus("status", "--json").out
 
     pipeline.kill("sync")
-    night.says("no upper adapter is connected")
-    night.says("no under adapter is connected")
-    (sync,) = row("no upper adapter is connected")
+    night.says("capture is not connected")
+    night.says("apply is not connected")
+    (sync,) = row("capture is not connected")
     night.starts(sync)
     night.over("adapter is connected")
 

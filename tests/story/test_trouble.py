@@ -275,9 +275,9 @@ def test_status_says_which_hop_is_late(running: Running) -> None:
     running.write("INSERT INTO steady VALUES (99, 'waits')")
 
     found = running.pipeline.ask("status", code=1)
-    assert "no upper adapter is connected" in found["verdict"]
+    assert "capture is not connected" in found["verdict"]
     assert sum(t["log_rows"] for t in found["source"]["tables"]) >= 1
-    assert any("no under adapter is connected" in problem for problem in found["problems"])
+    assert any("apply is not connected" in problem for problem in found["problems"])
 
     running.pipeline.kill("broker")
     found = running.pipeline.ask("status", code=1)

@@ -54,6 +54,18 @@ def test_fills_that_have_ended_are_passed_on_once_and_those_that_go_on_always(
     assert [[f["rows_done"] for f in line["fills"]] for line in lines] == [[1], [1], [2], [], [], [1], [2]]
 
 
+@pytest.mark.parametrize(
+    ("circuit", "said"),
+    [
+        ("closed", "offset 7"),
+        ("open", "offset 7, the target is left alone for a while"),
+        ("half-open", "offset 7, the target is tried"),
+    ],
+)
+def test_a_circuit_is_said_in_words_and_only_while_it_is_not_closed(circuit: str, said: str) -> None:
+    assert sentence({"event": "report", "offset": 7, "circuit": circuit}) == said
+
+
 def test_held_tables_and_fills_are_said() -> None:
     found = {
         "event": "report",

@@ -98,7 +98,7 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
         (replace(HEALTHY, source=SourceView()), "no table is captured"),
         (replace(HEALTHY, broker=BrokerView(error="gone")), "broker: gone"),
         (replace(HEALTHY, broker=BrokerView()), "broker: it does not know business main, although it had"),
-        (replace(HEALTHY, broker=replace(BROKER, producer="")), "source -> broker: no upper adapter is connected"),
+        (replace(HEALTHY, broker=replace(BROKER, producer="")), "source -> broker: capture is not connected"),
         (replace(HEALTHY, broker=replace(BROKER, captured_age_s=90.0)), "nothing has been captured for 90 s"),
         (
             replace(HEALTHY, broker=replace(BROKER, captured_age_s=90.0, halves_total=1200)),
@@ -116,7 +116,7 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
         ),
         (
             replace(HEALTHY, broker=replace(BROKER, consumers=(replace(CONSUMER, connected=False),))),
-            "broker -> target a: no under adapter is connected",
+            "broker -> target a: apply is not connected",
         ),
         (
             replace(HEALTHY, broker=replace(BROKER, consumers=(replace(CONSUMER, backlog_rows=5, oldest_s=99.0),))),

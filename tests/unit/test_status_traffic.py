@@ -45,12 +45,29 @@ def test_whoever_is_held_back_is_named_with_the_brake() -> None:
     view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
 
     assert traffic_shown(view) == [
-        "~ brake rows: holds back shop:1 for 12 s; 1,200 times since the broker's start, 3.4 s altogether",
-        "~ brake streams: holds back everybody for 12 s; 1 time since the broker's start, 0.0 s altogether",
+        "~ limiter rows: holds back shop:1 for 12 s; 1,200 times since the broker's start, 3.4 s altogether",
+        "~ limiter streams: holds back everybody for 12 s; 1 time since the broker's start, 0.0 s altogether",
         "~ main/eu has taken nothing for 12 s: its window is 64.0 KiB",
         "~ the broker is sub-healthy: the CPU is at 99 %, last seen 12 s ago",
         "~ unsaved: 60.0 MiB of 64.0 MiB",
     ]
+
+
+def test_nothing_is_held_back_for_a_business_whose_targets_were_all_cut_over() -> None:
+    view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
+
+    assert traffic_shown(view, follows=False) == [
+        "~ the broker is sub-healthy: the CPU is at 99 %, last seen 12 s ago",
+        "~ unsaved: 60.0 MiB of 64.0 MiB",
+    ]
+
+
+def test_large_work_that_makes_way_for_small_commits_is_for_machines_only() -> None:
+    makes_way = broker_pb2.BrakeStatus(brake="small commits", who="large work", times=1, since_us=AGO, on=True)
+    view = broker_view(status(broker_pb2.TrafficStatus(brakes=[makes_way])), "main", "b:7400", NOW).traffic
+
+    assert not any("large work" in line for line in traffic_shown(view))
+    assert [brake.brake for brake in view.brakes] == ["small commits"]
 
 
 def test_machines_get_everything_of_the_business_and_of_the_broker() -> None:

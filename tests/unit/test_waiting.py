@@ -51,7 +51,7 @@ def test_a_fill_that_somebody_else_makes_waits_for_him_and_for_what_he_reports()
     assert watched_fill_held_up_by(BROKER) == []
     assert watched_fill_held_up_by(replace(BROKER, reported={"": (LOCKED,), "main/a": ("x",)})) == [LOCKED]
     (said,) = watched_fill_held_up_by(replace(BROKER, producer=""))
-    assert said.endswith("no upper adapter is connected; is `venus sync` running?")
+    assert said.endswith("capture is not connected; is `venus sync` running?")
     assert fill_held_up_by(replace(BROKER, producer="")) == []
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from venus.cli.grid import cell
 from venus.cli.invocation import Invocation
+from venus.flow.breaker import Circuit
 
 #: How often counters alone are worth a line.
 EVERY_S = 60.0
@@ -24,6 +25,10 @@ WELL = ("capturing", "filling", "stopped")
 #: What a person wants to see of a report, in this order.
 SHOWN = ("state", "rows", "batches", "transactions", "offset", "lag_s", "circuit", "in_s", "retry_in_s", "pid", "code",
          "blocked_by", "last_error", "error", "constraints", "text")  # fmt: skip
+#: What a circuit breaker's states mean to a person; a closed one is nothing to speak of.
+CIRCUIT = {Circuit.OPEN.value: "the target is left alone for a while", Circuit.HALF_OPEN.value: "the target is tried"}
+#: Fields that have another name for people.
+CALLED = {"circuit": ""}
 
 
 class Narrator:
@@ -68,7 +73,12 @@ def sentence(found: dict[str, Any]) -> str:
     figures = {name: found.get(name) for name in SHOWN if name != "state"}
     if found.get("state") in WELL:
         figures["last_error"] = None
-    parts = [f"{name} {cell(value)}" for name, value in figures.items() if value not in (None, "")]
+    figures["circuit"] = CIRCUIT.get(str(figures["circuit"]))
+    parts = [
+        " ".join(filter(None, (CALLED.get(name, name), cell(value))))
+        for name, value in figures.items()
+        if value not in (None, "")
+    ]
     what = found.get("state") or ("" if found["event"] == "report" else found["event"])
     parts += [f"{t['source_name']} {t['state'].lower()}" for t in found.get("held", ()) if isinstance(t, dict)]
     parts += [f"{f['table']} {f['rows_done']:,} of about {f['rows_estimate']:,}" for f in unfinished(found)]

@@ -294,7 +294,7 @@ def nobody_captures(broker: BrokerView) -> str:
     """Say that no upper adapter is at work."""
     age = broker.captured_age_s
     since = "" if age is None else f"; the newest change at the broker is {age:.0f} s old"
-    return f"source -> broker: no upper adapter is connected{since}; is `venus sync` running?"
+    return f"source -> broker: capture is not connected{since}; is `venus sync` running?"
 
 
 def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[str]:
@@ -310,7 +310,7 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
         found.append(unaccounted_problem(target.unaccounted_rows, target.name))
     if consumer is not None and not target.paused:
         if not consumer.connected and not target.error:  # it cannot connect to the broker before its target is back
-            found.append(f"broker -> {where}: no under adapter is connected; is `venus sync` running?")
+            found.append(f"broker -> {where}: apply is not connected; is `venus sync` running?")
         if consumer.backlog_rows and consumer.oldest_s > APPLY_LAG_MAX_S:
             found.append(
                 f"broker -> {where}: {counted(consumer.backlog_rows, 'change')} behind, "

@@ -12,6 +12,7 @@ from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.status_tables import tables_shown
 from venus.cli.traffic import traffic_shown
+from venus.conditions import RELEASED
 from venus.figures import bytes_shown, seconds_shown
 from venus.model import counted
 from venus.network.drawing import away_shown
@@ -124,7 +125,7 @@ def shown(found: Overview) -> list[RenderableType]:
         parts += ["", *(lease_shown(lease) for lease in found.broker.leases)]
     if found.broker.replication is not None:
         parts += ["", *replication_shown(found.broker.replication)]
-    if held := traffic_shown(found.broker.traffic):
+    if held := traffic_shown(found.broker.traffic, follows=any(not t.cut_over for t in found.targets)):
         parts += ["", *held]
     if found.broker.mirror is not None:
         parts += ["", mirror_shown(found.broker.mirror)]
@@ -227,7 +228,8 @@ def source_position(source: SourceView) -> str:
         return "not asked: source.url is not set"
     if source.unusable:
         return "may not be read"
-    return unreachable(source.error) or f"sequence {source.captured_sequence:,}"
+    captured = sum(table_.state != RELEASED for table_ in source.tables)
+    return unreachable(source.error) or f"{counted(captured, 'table')} captured"
 
 
 def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
@@ -235,9 +237,7 @@ def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
     if target.cut_over and not target.error:
         return f"target {target.name}", f"cut over at {target.cut_over}, offset {target.offset:,}", None, None
     consumer = found.consumer(target)
-    position = unreachable(target.error) or (
-        f"sequence {target.applied_sequence:,}, offset {target.offset:,}" if target.loaded else "not loaded"
-    )
+    position = unreachable(target.error) or (f"offset {target.offset:,}" if target.loaded else "not loaded")
     if target.unaccounted_rows:
         position += f", {target.unaccounted_rows:,} unaccounted for"
     waiting = None
@@ -256,7 +256,7 @@ def broker_position(broker: BrokerView) -> str:
         return unreachable(broker.error) or "does not know this business yet"
     behind = broker.next_offset - broker.materialised_offset
     late = f", full data {behind:,} behind" if behind > 0 else ""
-    return f"sequence {broker.committed_sequence:,}, offset {broker.next_offset:,}{late}"
+    return f"offset {broker.next_offset:,}{late}"
 
 
 def halves_shown(broker: BrokerView) -> str | None:

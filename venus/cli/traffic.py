@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from venus.figures import bytes_shown, seconds_shown
+from venus.flow.braking import Brake
 
 if TYPE_CHECKING:
     from venus.wire.broker_pb2 import BrakeStatus, BusinessStatus, GaugeStatus, TrafficStatus
 
+#: Large work of the broker's own pauses for small commits: no one has to know.
+COURTESY = Brake.SMALL.value
 #: From this part of a limit on, people are shown the gauge.
 NEAR = 0.8
 
@@ -120,13 +123,17 @@ def _gauge(found: GaugeStatus) -> GaugeView:
     return GaugeView(name=found.name, value=found.value, limit=found.limit, unit=found.unit)
 
 
-def traffic_shown(found: TrafficView) -> list[str]:
-    """Return a line for whoever is held back now, each fact, each limit that is near; nothing while all is well."""
-    lines = [_held(brake) for brake in found.brakes if brake.on]
+def traffic_shown(found: TrafficView, *, follows: bool = True) -> list[str]:
+    """Return a line for everyone who is held back now, each fact, each limit that is near; nothing while all is well.
+
+    When no target `follows` any more, no write waits for VENUS: what is held back then concerns no one.
+    """
+    lines = [_held(brake) for brake in found.brakes if brake.on and brake.brake != COURTESY and follows]
     lines += [
         f"~ {slow.group} has taken nothing for {seconds_shown(slow.since_s)}: "
         f"its window is {bytes_shown(slow.window_bytes)}"
         for slow in found.slow
+        if follows
     ]
     lines += [
         f"~ the broker is sub-healthy: {fact.reason}, last seen {seconds_shown(fact.seen_s)} ago"
@@ -139,7 +146,7 @@ def traffic_shown(found: TrafficView) -> list[str]:
 def _held(brake: BrakeView) -> str:
     times = f"{brake.times:,} {'time' if brake.times == 1 else 'times'} since the broker's start"
     return (
-        f"~ brake {brake.brake}: holds back {brake.who or 'everybody'} for {seconds_shown(brake.since_s)}; "
+        f"~ limiter {brake.brake}: holds back {brake.who or 'everybody'} for {seconds_shown(brake.since_s)}; "
         f"{times}, {seconds_shown(brake.waited_s)} altogether"
     )
 

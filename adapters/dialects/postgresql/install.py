@@ -335,7 +335,7 @@ def patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) 
                     f"source {connection.place}: a table is in use for too long: {blockers}",
                     hint="end that session, or try again when it has ended; nothing was changed",
                 ) from error
-            logger.warning("install: waiting for %s", blockers)
+            logger.warning("waiting for a lock: %s", blockers)
             time.sleep(_RETRY_AFTER_S)
     raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -156,7 +156,7 @@ def test_a_source_that_goes_away_is_told_once_it_has_lasted(
             commit(producer, [half(1, rows=2)])
             assert get(broker, "/alarms") == "none\n"
         wait_for(lambda: ("raised", "capture_away") in hook.events())
-        assert "no upper adapter is connected" in get(broker, "/alarms")
+        assert "capture is not connected" in get(broker, "/alarms")
         with sender(broker) as producer:
             wait_for(lambda: ("recovered", "capture_away") in hook.events())
 

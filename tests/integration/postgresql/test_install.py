@@ -166,6 +166,28 @@ def test_installing_does_not_stop_the_application_behind_a_long_transaction(
         source.close()
 
 
+def test_a_removal_that_waits_for_a_lock_does_not_speak_of_an_installation(
+    sql: Sql, another: Callable[[], Sql], database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    source = PostgresSource(f"{database}&venus_install_lock_timeout_s=0.1&venus_install_attempts=2")
+    long = another()
+    try:
+        source.install(["*"], [])
+        long("SET application_name = 'month end'")
+        long("BEGIN")
+        long("INSERT INTO item VALUES (1)")
+        with pytest.raises(DatabaseUnavailable, match=r"month end.* on .*item"):
+            source.uninstall()
+        (line,) = caplog.messages
+        assert line.startswith("waiting for a lock: ")
+        assert "month end" in line
+        assert "install" not in line
+    finally:
+        long("ROLLBACK")
+        source.close()
+
+
 @pytest.mark.parametrize("query", ["venus_typo=1", "venus_lock_timeout_s=soon", "venus_always=1"])
 def test_a_wrong_option_in_the_url_is_named(query: str) -> None:
     with pytest.raises(ConfigError, match=r"venus_|soon"):

@@ -174,4 +174,4 @@ def test_a_set_below_that_is_away_is_named_as_a_set(
         page.locator("table[aria-label='Sets that pull from here'] .bad").wait_for()
         assert hops(page)[-1].startswith("Set europe away for ")
         assert page.locator(".hop.is-bad h3").last.inner_text().startswith("Set europe")
-        assert "no under adapter" not in page.locator("main").inner_text(), "it is no target"
+        assert "apply is not connected" not in page.locator("main").inner_text(), "it is no target"

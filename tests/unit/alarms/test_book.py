@@ -12,7 +12,7 @@ from venus.alarms.remembered import load, save
 from venus.config import AlarmRule, Alarms
 
 HALTED = "target eu: app.orders is HALTED (row {}); `venus quarantine list --target eu` shows the row"
-AWAY = "broker -> target eu: no under adapter is connected; is `venus sync` running?"
+AWAY = "broker -> target eu: apply is not connected; is `venus sync` running?"
 STARTED = 1_000_000.0
 LATER = STARTED + SETTLING_S
 

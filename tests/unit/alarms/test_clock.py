@@ -17,7 +17,7 @@ from venus.config import Alarms
 from venus.wire import broker_pb2
 
 HALTED = "target eu: app.orders is HALTED (row 1); `venus quarantine list --target eu` shows the row"
-AWAY = "broker -> target eu: no under adapter is connected; is `venus sync` running?"
+AWAY = "broker -> target eu: apply is not connected; is `venus sync` running?"
 HOUR_S = 3600.0
 
 

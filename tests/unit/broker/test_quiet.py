@@ -160,3 +160,26 @@ def test_a_broker_whose_large_work_rests_is_as_busy_as_if_it_did_not(
     assert [found.reason for found in traffic.admission.degradation.degraded] == (
         ["CPU is at 110 %, the limit is 90 %"] if rests else []
     )
+
+
+@pytest.mark.parametrize(("own_s", "facts"), [(0.05, []), (1.0, ["the machine's CPU is at 99 %"])])
+def test_a_machine_that_other_work_keeps_busy_is_no_fact_about_the_health_of_the_broker(
+    own_s: float, facts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now, process_time=lambda: own_s * now)
+    monkeypatch.setattr(traffic_watch, "time", clock)
+    monkeypatch.setattr("psutil.cpu_count", lambda: 2)
+    core = SimpleNamespace(
+        data_dir=tmp_path,
+        space=SimpleNamespace(free_bytes_min=1),
+        commits=SimpleNamespace(silent_s=lambda _: 0.0, waited_s=0.0),
+        scrub=SimpleNamespace(),
+        precedence=SimpleNamespace(rested_s={}),
+    )
+    traffic = Traffic(cast("Any", core), Broker(), monotonic=lambda: now)
+    watch = TrafficWatch(traffic, cast("Any", core), cast("Any", Bridge()), list)
+    for _ in range(100):
+        now += 1.0
+        watch.look(0.0, {"free": 1e12, "disk": 1.0, "memory": 1.0, "CPU": 99.0})
+    assert [fact.reason for fact in traffic.health.facts] == facts

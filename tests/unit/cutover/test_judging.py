@@ -88,11 +88,11 @@ def test_what_other_targets_lack_forbids_nothing() -> None:
     """The night of a cut-over is no night for a second target that is away."""
     own = [
         "half message 7 has been undecided for 60 s (1 of them)",
-        "broker -> target a: no under adapter is connected; is `venus sync` running?",
+        "broker -> target a: apply is not connected; is `venus sync` running?",
         "source -> broker: nothing has been captured for 90 s",
     ]
     others = [
-        "broker -> target b: no under adapter is connected; is `venus sync` running?",
+        "broker -> target b: apply is not connected; is `venus sync` running?",
         "target b: s.t is HALTED; `venus quarantine list --target b` shows the row",
         "target b: 4 changes below its offset are unaccounted for; `venus resync --all --target b` makes it equal",
         "the queue keeps 2.00 GiB for held tables of main/b, from offset 4 on: `venus resume` or `venus resync` them",

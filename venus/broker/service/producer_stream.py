@@ -185,7 +185,7 @@ class ProducerStream:
         if self._mismatches >= MISMATCHES_MAX:
             text = f"{self._mismatches} damaged half messages in a row from {self._context.peer()}"
             self._service.service_status.alarm(self.business, text)
-            raise DigestMismatch(text, hint="Look at the network between the upper adapter and the broker.")
+            raise DigestMismatch(text, hint="Look at the network between capture and the broker.")
         logger.warning("%s: half message %d: %s", self.business, batch_no, reason)
         self._core.producers.count(self.business, "resends", 1)
         self.outbox.resend(self._intake.again(batch_no), reason)

@@ -35,6 +35,8 @@ QUIET_LOOK_S = 2.0
 #: It is quiet below so much of a core and such a lateness, while no consumer owes an acknowledgement.
 QUIET_CPU_PERCENT = 10.0
 QUIET_LATE_S = 0.05
+#: A busy machine is a fact about the broker's health only if the broker uses so much of what is used.
+OWN_CPU_PART = 0.5
 #: In data_dir while the broker runs.
 RUNNING = "running"
 
@@ -68,6 +70,7 @@ class TrafficWatch:
         self._late: list[float] = []
         self._quiet = False
         self._cpu_s, self._looked_at = time.process_time(), time.monotonic()
+        self._own_cpu = 0.0
         self._task: asyncio.Task[None] | None = None
         self._running = Running(core.data_dir / RUNNING)
 
@@ -146,7 +149,13 @@ class TrafficWatch:
         cpu_s, now = time.process_time(), time.monotonic()
         percent = 100.0 * (cpu_s + rested_s - self._cpu_s) / max(0.001, now - self._looked_at)
         self._cpu_s, self._looked_at = cpu_s, now
+        self._own_cpu = percent
         return percent
+
+    def _health_cpu_percent(self, machine_percent: float) -> float:
+        """Return how busy the machine is, if that is this broker's doing: other work there is no fault of it."""
+        own_percent = self._own_cpu / (psutil.cpu_count() or 1)
+        return machine_percent if own_percent >= OWN_CPU_PART * machine_percent else 0.0
 
     def _facts(self, machine: dict[str, float], consumers: list[Consumer], now: float) -> dict[str, float]:
         found = {
@@ -154,7 +163,7 @@ class TrafficWatch:
             "silence": self._core.commits.silent_s(time.monotonic()),
             "latency": max((consumer.unacknowledged_s(now) for consumer in consumers), default=0.0),
             "memory": machine["memory"],
-            "CPU": machine["CPU"],
+            "CPU": self._health_cpu_percent(machine["CPU"]),
             "disk": machine["disk"],
             "clients": float(self._traffic.admission.streams.used),
         }

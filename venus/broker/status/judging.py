@@ -56,7 +56,7 @@ def _capture(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Itera
     if not entry.producer:
         age_s = max(0.0, (now.us - captured_us) / 1e6)
         yield (
-            "source -> broker: no upper adapter is connected; "
+            "source -> broker: capture is not connected; "
             f"the newest change at the broker is {age_s:,.0f} s old; is `venus sync` running?"
         )
         return
@@ -81,7 +81,7 @@ def _targets(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Itera
         if consumer.HasField("reported") and (consumer.reported.report.paused or consumer.reported.report.cut_over):
             continue  # the one is an alarm of its own, and says why the rest is so; the other is what was wanted
         if not consumer.connected:
-            yield f"{where}: no under adapter is connected; is `venus sync` running?"
+            yield f"{where}: apply is not connected; is `venus sync` running?"
         late = now.age_s(consumer.oldest_unacknowledged_us) if consumer.oldest_unacknowledged_us else 0.0
         if consumer.backlog_rows and late > late_s:
             yield f"{where}: {counted(consumer.backlog_rows, 'change')} behind, the oldest {late:,.0f} s"
