@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from venus.adapter_figures import AdapterFigures
 from venus.model import counted
 from venus.network.topology import PULLS_AS
 
@@ -18,6 +19,7 @@ RESYNCING = "RESYNCING"  # is being made equal to the full data
 RELEASING, RELEASED = "RELEASING", "RELEASED"
 #: States in which a table moves by itself; every other needs somebody.
 MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
+NO_FIGURES = AdapterFigures()
 #: How the reason of a table begins that is PAUSED at the source because of a row; it is retried automatically.
 UNFIT = "cannot be carried: "
 #: The same of a table that the source's user may not read any more.
@@ -116,6 +118,7 @@ class AdapterCondition:
     left_out: int = 0
     #: Changes that wait in quarantine, of all tables.
     quarantined: int = 0
+    figures: AdapterFigures = NO_FIGURES
 
     @classmethod
     def of(

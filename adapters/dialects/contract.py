@@ -351,6 +351,13 @@ class Source(Protocol):
         """Return, per table_id, how many log rows wait and the age of the oldest blocker in seconds."""
         ...
 
+    def row_counts(self) -> dict[int, int]:
+        """Return, per table_id, about how many rows a captured table has, where the database's statistics say it.
+
+        One statement that reads no row of the application's, except in a small SQLite file.
+        """
+        ...
+
     def own_lacking(self) -> list[OwnLack]:
         """Return what VENUS's user lacks of VENUS's own tables, other than logs: without it nothing can be captured.
 

@@ -23,3 +23,16 @@ def taken_apart(url: str, option: str, form: str) -> sa.URL:
     if "@" in (parsed.host or ""):  # the rest of a password, which every message would show
         raise refused
     return parsed
+
+
+def describe_database(url: str) -> str:
+    """Return database and host of a URL as people call them, never a user or a password; a file is its own place."""
+    parsed = taken_apart(url, "url", "DIALECT://USER@HOST/DATABASE")
+    query = {name: value if isinstance(value, str) else value[0] for name, value in parsed.query.items()}
+    database = parsed.database or query.get("service_name") or query.get("sid") or query.get("dbname") or ""
+    host = parsed.host or query.get("host") or query.get("unix_socket") or ""
+    if not host:
+        return database
+    port = parsed.port or query.get("port")
+    at = f"[{host}]" if ":" in host else host
+    return f"{database or 'database'} at {at}{f':{port}' if port else ''}"

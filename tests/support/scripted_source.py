@@ -315,6 +315,9 @@ class ScriptedSource:
     def backlog(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(self.database.tables, (0, 0))
 
+    def row_counts(self) -> dict[int, int]:
+        return {}
+
     def own_lacking(self) -> list[OwnLack]:
         self.pass_step("own_lacking")
         return list(self.database.own_lacking)

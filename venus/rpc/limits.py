@@ -50,6 +50,7 @@ REPORTED_TABLES_MAX = 256
 REPORTED_NAME_CHARS_MAX = 300
 REPORTED_REASON_CHARS_MAX = 500
 REPORTED_MOMENT_CHARS_MAX = 40
+REPORTED_ROW_COUNTS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,28 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "tables_left_out": _U32,
         "quarantined": _ANY,
         "cut_over": Name(REPORTED_MOMENT_CHARS_MAX, may_be_empty=True),
+    },
+    "AdapterFigures": {
+        "place": Name(REPORTED_NAME_CHARS_MAX, may_be_empty=True),
+        "rows": Each(REPORTED_ROW_COUNTS_MAX),
+        "fills": Each(REPORTED_TABLES_MAX),
+        "counted_at_us": _TIME,
+    },
+    "TableRowCount": {"table_id": _U32, "rows": _ANY},
+    "TableFill": {
+        "table_id": _U32,
+        "name": Name(REPORTED_NAME_CHARS_MAX),
+        "rows": _ANY,
+        "rows_expected": _ANY,
+    },
+    "Comparison": {
+        "ended_at_us": _TIME,
+        "verdict": Name(20),
+        "leg": Name(REPORTED_NAME_CHARS_MAX, may_be_empty=True),
+        "tables": _U32,
+        "rows": _ANY,
+        "different": _ANY,
+        "undecided": _ANY,
     },
     "TableReport": {
         "table_id": _U32,

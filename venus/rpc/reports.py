@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, fields
 
-from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
+from venus.adapter_figures import VERDICTS, AdapterFigures, Comparison, TableFillFigures
+from venus.conditions import NO_FIGURES, AdapterCondition, TableCondition, problems, unaccounted_problem
 from venus.errors import ProtocolError
 from venus.rpc import limits
 from venus.wire import broker_pb2
@@ -37,6 +39,40 @@ def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
             )
             for table in told
         ],
+        figures=_encode_figures(condition.figures),
+    )
+
+
+def _encode_figures(figures: AdapterFigures) -> broker_pb2.AdapterFigures | None:
+    if figures == NO_FIGURES:
+        return None
+    counts = sorted(figures.rows.items())[: limits.REPORTED_ROW_COUNTS_MAX]
+    return broker_pb2.AdapterFigures(
+        place=_line(figures.place, NAME_CHARACTERS_MAX),
+        rows=[broker_pb2.TableRowCount(table_id=table_id, rows=rows) for table_id, rows in counts],
+        counted_at_us=figures.counted_at_us,
+        fills=[
+            broker_pb2.TableFill(
+                table_id=fill.table_id, name=_line(fill.name, NAME_CHARACTERS_MAX), rows=fill.rows,
+                rows_expected=fill.rows_expected,
+            )
+            for fill in figures.fills[:TABLES_MAX]
+        ],
+        compared=broker_pb2.Comparison(**asdict(figures.compared)) if figures.compared is not None else None,
+    )  # fmt: skip
+
+
+def _decode_figures(figures: broker_pb2.AdapterFigures) -> AdapterFigures:
+    compared = {field.name: getattr(figures.compared, field.name) for field in fields(Comparison)}
+    return AdapterFigures(
+        place=figures.place,
+        rows={count.table_id: count.rows for count in figures.rows},
+        counted_at_us=figures.counted_at_us,
+        fills=tuple(
+            TableFillFigures(table_id=f.table_id, name=f.name, rows=f.rows, rows_expected=f.rows_expected)
+            for f in figures.fills
+        ),
+        compared=Comparison(**compared) if figures.HasField("compared") else None,
     )
 
 
@@ -54,6 +90,7 @@ def decode(report: broker_pb2.AdapterReport) -> AdapterCondition:
             )
             for table in report.tables
         ),
+        figures=_decode_figures(report.figures),
     )  # fmt: skip
 
 
@@ -68,6 +105,17 @@ def check(report: broker_pb2.AdapterReport) -> None:
             raise ProtocolError(f"a report has no name or too long a text for table {table.table_id}")
         if not (table.name + "".join(_texts(table))).isprintable() or not _STATE.fullmatch(table.state):
             raise ProtocolError(f"a report has an unreadable name, reason or state for table {table.table_id}")
+    _check_figures(report.figures)
+
+
+def _check_figures(figures: broker_pb2.AdapterFigures) -> None:
+    if len(figures.rows) > limits.REPORTED_ROW_COUNTS_MAX or len(figures.fills) > TABLES_MAX:
+        raise ProtocolError(f"a report counts {max(len(figures.rows), len(figures.fills)):,} tables: they are too many")
+    texts = [figures.place, figures.compared.leg, *(fill.name for fill in figures.fills)]
+    if max(map(len, texts)) > NAME_CHARACTERS_MAX or not "".join(texts).isprintable():
+        raise ProtocolError("a report has a too long or unreadable name of a database or a table")
+    if figures.HasField("compared") and figures.compared.verdict not in VERDICTS:
+        raise ProtocolError(f"a report has a verdict that does not exist: {figures.compared.verdict[:20]!r}")
 
 
 def _texts(table: broker_pb2.TableReport) -> tuple[str, str]:

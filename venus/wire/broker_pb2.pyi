@@ -298,6 +298,7 @@ class AdapterReport(_message.Message):
     TABLES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
     CUT_OVER_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
     paused: _builtins.bool
     """the whole of it"""
     tables_left_out: _builtins.int
@@ -310,6 +311,10 @@ class AdapterReport(_message.Message):
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableReport]:
         """a table that follows and has nothing in quarantine is left out"""
 
+    @_builtins.property
+    def figures(self) -> Global___AdapterFigures:
+        """absent: an older adapter"""
+
     def __init__(
         self,
         *,
@@ -318,14 +323,156 @@ class AdapterReport(_message.Message):
         tables_left_out: _builtins.int = ...,
         quarantined: _builtins.int = ...,
         cut_over: _builtins.str = ...,
+        figures: Global___AdapterFigures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut_over", b"cut_over", "paused", b"paused", "quarantined", b"quarantined", "tables", b"tables", "tables_left_out", b"tables_left_out"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut_over", b"cut_over", "figures", b"figures", "paused", b"paused", "quarantined", b"quarantined", "tables", b"tables", "tables_left_out", b"tables_left_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdapterReport: _TypeAlias = AdapterReport  # noqa: Y015
+
+@_typing.final
+class AdapterFigures(_message.Message):
+    """What an adapter knows of its database, at a low rate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    COUNTED_AT_US_FIELD_NUMBER: _builtins.int
+    FILLS_FIELD_NUMBER: _builtins.int
+    COMPARED_FIELD_NUMBER: _builtins.int
+    place: _builtins.str
+    """database and host, never a user or password; at most 300 characters"""
+    counted_at_us: _builtins.int
+    """when those were read"""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableRowCount]:
+        """by the database's own statistics, so about; at most 1,000 tables"""
+
+    @_builtins.property
+    def fills(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableFill]:
+        """tables whose rows are being read for the first time, or again; at most 256"""
+
+    @_builtins.property
+    def compared(self) -> Global___Comparison:
+        """the last `venus verify` of the target; absent: none"""
+
+    def __init__(
+        self,
+        *,
+        place: _builtins.str = ...,
+        rows: _abc.Iterable[Global___TableRowCount] | None = ...,
+        counted_at_us: _builtins.int = ...,
+        fills: _abc.Iterable[Global___TableFill] | None = ...,
+        compared: Global___Comparison | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compared", b"compared"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared", b"compared", "counted_at_us", b"counted_at_us", "fills", b"fills", "place", b"place", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterFigures: _TypeAlias = AdapterFigures  # noqa: Y015
+
+@_typing.final
+class TableRowCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    table_id: _builtins.int
+    rows: _builtins.int
+    def __init__(
+        self,
+        *,
+        table_id: _builtins.int = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableRowCount: _TypeAlias = TableRowCount  # noqa: Y015
+
+@_typing.final
+class TableFill(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ROWS_EXPECTED_FIELD_NUMBER: _builtins.int
+    table_id: _builtins.int
+    name: _builtins.str
+    rows: _builtins.int
+    """read so far"""
+    rows_expected: _builtins.int
+    """about"""
+    def __init__(
+        self,
+        *,
+        table_id: _builtins.int = ...,
+        name: _builtins.str = ...,
+        rows: _builtins.int = ...,
+        rows_expected: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "rows", b"rows", "rows_expected", b"rows_expected", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableFill: _TypeAlias = TableFill  # noqa: Y015
+
+@_typing.final
+class Comparison(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDED_AT_US_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    LEG_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    DIFFERENT_FIELD_NUMBER: _builtins.int
+    UNDECIDED_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
+    ended_at_us: _builtins.int
+    verdict: _builtins.str
+    """same, different, undecided"""
+    leg: _builtins.str
+    """what was compared with what"""
+    tables: _builtins.int
+    rows: _builtins.int
+    different: _builtins.int
+    """rows"""
+    undecided: _builtins.int
+    """rows"""
+    partial: _builtins.bool
+    """not every table or not every row was compared"""
+    def __init__(
+        self,
+        *,
+        ended_at_us: _builtins.int = ...,
+        verdict: _builtins.str = ...,
+        leg: _builtins.str = ...,
+        tables: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        different: _builtins.int = ...,
+        undecided: _builtins.int = ...,
+        partial: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["different", b"different", "ended_at_us", b"ended_at_us", "leg", b"leg", "partial", b"partial", "rows", b"rows", "tables", b"tables", "undecided", b"undecided", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Comparison: _TypeAlias = Comparison  # noqa: Y015
 
 @_typing.final
 class TableReport(_message.Message):
@@ -1891,12 +2038,21 @@ class LeaseStatus(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
     LEFT_S_FIELD_NUMBER: _builtins.int
+    ROWS_READ_FIELD_NUMBER: _builtins.int
+    ROWS_EXPECTED_FIELD_NUMBER: _builtins.int
+    READING_S_FIELD_NUMBER: _builtins.int
     holder: _builtins.str
     """who asked for it, empty if it did not say"""
     offset: _builtins.int
     lease_s: _builtins.int
     """how long after each use"""
     left_s: _builtins.int
+    rows_read: _builtins.int
+    """by its holder, since this process runs"""
+    rows_expected: _builtins.int
+    """of the whole snapshot, about"""
+    reading_s: _builtins.int
+    """since the first row was read"""
     def __init__(
         self,
         *,
@@ -1904,10 +2060,13 @@ class LeaseStatus(_message.Message):
         offset: _builtins.int = ...,
         lease_s: _builtins.int = ...,
         left_s: _builtins.int = ...,
+        rows_read: _builtins.int = ...,
+        rows_expected: _builtins.int = ...,
+        reading_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "lease_s", b"lease_s", "left_s", b"left_s", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "lease_s", b"lease_s", "left_s", b"left_s", "offset", b"offset", "reading_s", b"reading_s", "rows_expected", b"rows_expected", "rows_read", b"rows_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

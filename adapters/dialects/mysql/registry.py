@@ -75,6 +75,11 @@ def tables(connection: Connection, *, released: bool = False) -> list[Registered
     return found
 
 
+def row_counts(connection: Connection) -> dict[int, int]:
+    """Return about how many rows the captured tables have, by number."""
+    return {int(table_id): int(rows) for table_id, rows in connection.rows(statement("registry", "row_counts"))}
+
+
 def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 

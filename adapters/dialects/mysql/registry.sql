@@ -183,3 +183,10 @@ DELETE l FROM venus_claimed STRAIGHT_JOIN {log} AS l ON l.seq = venus_claimed.se
 
 -- forget_claimed --
 DELETE FROM venus_claimed
+
+-- row_counts --
+-- What InnoDB estimates from a few pages; MySQL keeps these figures for up to a day.
+SELECT c.table_id, coalesce(t.table_rows, 0)
+  FROM venus_captured_table c
+  JOIN information_schema.tables t ON t.table_schema = c.namespace AND t.table_name = c.name
+ WHERE c.state <> 'RELEASED'

@@ -167,6 +167,9 @@ class MysqlSource:
         registry.require_installed(self._writer)
         return [k.table for k in registry.tables(self._writer, released=True)]
 
+    def row_counts(self) -> dict[int, int]:
+        return registry.row_counts(self._writer)
+
     def registry_sign(self) -> str:
         return repr(self._writer.rows(statement("registry", "sign")))
 

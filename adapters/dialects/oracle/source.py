@@ -23,7 +23,7 @@ from venus.adapters.dialects.contract import (
     UncapturedTable,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
-from venus.adapters.dialects.oracle import claiming, executing, inline, registry, sampling, segments, structure
+from venus.adapters.dialects.oracle import claiming, executing, inline, registry, sampling, segments, structure, survey
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.choosing import application, chosen, unmatched
@@ -260,6 +260,12 @@ class OracleSource:
 
     def released(self) -> list[RegisteredTable]:
         return [c.table for c in self._captured(released=True).values()]
+
+    def row_counts(self) -> dict[int, int]:
+        tables = [t.schema for t in self.registered()]
+        counts = {owner: survey.row_counts(self._writer, owner) for owner in {t.namespace for t in tables}}
+        self._writer.rollback()
+        return {t.table_id: counts[t.namespace][t.name] for t in tables if t.name in counts[t.namespace]}
 
     def registry_sign(self) -> str:
         found = repr(self._writer.rows(statement("registry", "sign")))

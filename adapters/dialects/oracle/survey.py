@@ -71,13 +71,27 @@ class _Figures:
 
 
 def _figures(session: Session, owner: str, user: str) -> _Figures:
+    return _Figures(*_counted_by_oracle(session, owner), _segments(session, owner, user))
+
+
+def _counted_by_oracle(session: Session, owner: str) -> tuple[Mapping[str, Row], Mapping[str, tuple[int, int, int]]]:
+    """Return the statistics of a schema's tables, and what has changed since."""
     binds = {"owner": owner}
     statistics = {str(r[0]): r[1:] for r in session.rows(statement("survey", "sizes"), binds)}
     changes = {
         str(name): (int(inserts or 0), int(updates or 0), int(deletes or 0))
         for name, inserts, updates, deletes in session.rows(statement("survey", "modifications"), binds)
     }
-    return _Figures(statistics, changes, _segments(session, owner, user))
+    return statistics, changes
+
+
+def row_counts(session: Session, owner: str) -> dict[str, int]:
+    """Return about how many rows each table of a schema has; one without statistics is left out."""
+    statistics, changes = _counted_by_oracle(session, owner)
+    found = {name: (rows, changes.get(name, (0, 0, 0))) for name, (rows, *_) in statistics.items()}
+    return {
+        name: max(0, int(rows) + plus - minus) for name, (rows, (plus, _, minus)) in found.items() if rows is not None
+    }
 
 
 def _segments(session: Session, owner: str, user: str) -> Mapping[tuple[str, str], int] | None:

@@ -14,7 +14,7 @@ from venus.adapters.dialects.halting import FAILING, reason_of
 from venus.adapters.dialects.postgresql import dictionary, names
 from venus.adapters.dialects.postgresql.connection import Connection, NotPermitted
 from venus.adapters.dialects.postgresql.dictionary import Table
-from venus.adapters.dialects.postgresql.names import literal
+from venus.adapters.dialects.postgresql.names import literal, quoted
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, Refused
@@ -82,6 +82,13 @@ def registered(
         schema = known[table_id][1]
         found.append((RegisteredTable(schema=schema, state=state, reason=reason, fill=fill), mark))
     return found
+
+
+def row_counts(connection: Connection, tables: Iterable[RegisteredTable]) -> dict[int, int]:
+    """Return about how many rows tables have, by number."""
+    named = {t.schema.table_id: f"{quoted(t.schema.namespace)}.{quoted(t.schema.name)}" for t in tables}
+    asked = {"ids": list(named), "names": list(named.values())}
+    return dict(connection.rows(statement("registry", "row_counts"), asked)) if named else {}
 
 
 def load(connection: Connection, schemas: Known | None = None) -> tuple[list[Captured], str]:

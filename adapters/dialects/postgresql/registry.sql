@@ -188,3 +188,16 @@ UPDATE venus.captured_table
    SET fill_cursor = %(cursor)s, fill_rows = %(rows_done)s, fill_done = %(done)s, sweep_from = %(sweep_from)s
  WHERE table_id = %(table_id)s AND coalesce(fill_cursor, '') = %(was_cursor)s AND fill_rows = %(was_rows)s
    AND sweep_from = %(was_sweep)s
+
+-- row_counts --
+-- About how many rows tables have: those of the last ANALYZE times what the table has grown by since, else what the
+-- server has counted. A partitioned table has what its partitions have.
+SELECT t.table_id, greatest(0, sum(
+           CASE WHEN c.relkind = 'p' THEN 0
+                WHEN c.reltuples >= 0 AND c.relpages > 0
+                THEN c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::bigint)
+                ELSE pg_stat_get_live_tuples(c.oid) END))::bigint
+  FROM unnest(%(ids)s::int[], %(names)s::text[]) t (table_id, name)
+  CROSS JOIN LATERAL (SELECT to_regclass(t.name) AS oid UNION SELECT p.relid FROM pg_partition_tree(to_regclass(t.name)) p) r
+  JOIN pg_class c ON c.oid = r.oid
+ GROUP BY t.table_id

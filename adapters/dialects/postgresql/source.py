@@ -193,6 +193,9 @@ class PostgresSource:
         registry.require_installed(self._connection)
         return [t for t, _ in registry.registered(self._connection, self._schemas, released=True)]
 
+    def row_counts(self) -> dict[int, int]:
+        return registry.row_counts(self._connection, self.registered())
+
     def registry_sign(self) -> str:
         return str(self._connection.row(statement("registry", "sign"))[0])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
 from venus.adapters.dialects.going_back import WentBack
-from venus.adapters.dialects.sqlite.connection import literal
+from venus.adapters.dialects.sqlite.connection import literal, quoted
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, SourceError
@@ -48,6 +48,19 @@ def require_installed(connection: sqlite3.Connection, what: object) -> None:
 def read_tables(connection: sqlite3.Connection, *, released: bool = False) -> dict[int, Captured]:
     """Return the captured tables by table id, or the released ones."""
     return {row[0]: _captured(row) for row in connection.execute(statement("registry", "tables"), (released,))}
+
+
+def row_counts(connection: sqlite3.Connection, *, count: bool) -> dict[int, int]:
+    """Return how many rows the captured tables have, by number; unless it may `count`, as of the last ANALYZE."""
+    there = {name for (name,) in connection.execute(statement("registry", "tables_there"))}
+    names = {i: c.schema.name for i, c in read_tables(connection).items() if c.schema.name in there}
+    if count:
+        sql = {i: statement("survey", "count", table=quoted(name)) for i, name in names.items()}
+        return {i: int(connection.execute(text).fetchone()[0]) for i, text in sql.items()}
+    if not connection.execute(statement("registry", "analyzed")).fetchone()[0]:
+        return {}
+    found = {str(name): int(rows) for name, rows in connection.execute(statement("registry", "row_counts"))}
+    return {i: found[name] for i, name in names.items() if name in found}
 
 
 def _captured(row: tuple[int, bytes, str, str, bytes, int, int, int, int, int, int]) -> Captured:

@@ -103,3 +103,13 @@ DELETE FROM {log} WHERE seq < min({through}, (SELECT min(seq) FROM {log}) + {row
 
 -- log_start --
 SELECT coalesce(min(seq), 0) FROM {log};
+
+-- tables_there --
+SELECT name FROM sqlite_master WHERE type = 'table';
+
+-- analyzed --
+SELECT count(*) FROM sqlite_master WHERE name = 'sqlite_stat1';
+
+-- row_counts --
+-- The first figure of each line is the number of rows.
+SELECT tbl, max(CAST(stat AS INTEGER)) FROM sqlite_stat1 GROUP BY tbl;

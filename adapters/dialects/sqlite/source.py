@@ -69,6 +69,10 @@ def open_source(settings: Settings) -> SqliteSource:
     return SqliteSource(file_of(settings.source.url.get_secret_value()), ColumnChoice.of(settings))
 
 
+#: In a larger file rows are not counted: that reads all of an index.
+COUNT_BYTES_MAX = 64 << 20
+
+
 class SqliteSource:
     """One SQLite file, used by one thread."""
 
@@ -207,6 +211,13 @@ class SqliteSource:
             if not registry.installed(self._writer):
                 return []
             return [c.table for c in registry.read_tables(self._writer, released=True).values()]
+
+    def row_counts(self) -> dict[int, int]:
+        """Count where the file is small; else say what ANALYZE has found, where it was run."""
+        with read_transaction(self._writer, self._file):
+            if not registry.installed(self._writer):
+                return {}
+            return registry.row_counts(self._writer, count=self._file.stat().st_size <= COUNT_BYTES_MAX)
 
     def registry_sign(self) -> str:
         """Return what changes with the registry."""
