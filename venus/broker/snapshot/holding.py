@@ -83,19 +83,20 @@ class Holding:
         """Return a lease, also one that has just ended, or None."""
         return self._leases.find(snapshot_id)
 
-    def status(self, business: Business) -> list[broker_pb2.LeaseStatus]:
-        """Describe the leases on the full data of a business, the first to end first."""
-        now = self.clock_us()
-        pins = sorted(self.held(business), key=lambda pin: pin.expires_at_us)
-        return [
-            broker_pb2.LeaseStatus(
-                holder=pin.holder,
-                offset=pin.offset,
-                lease_s=pin.lease_s,
-                left_s=max(0, pin.expires_at_us - now) // 10**6,
-            )
-            for pin in pins[:LEASES_SHOWN_MAX]
-        ]
+    def status(
+        self, business: Business, add: Callable[[broker_pb2.LeaseStatus, str], None]
+    ) -> list[broker_pb2.LeaseStatus]:
+        """Describe the leases on the full data of a business, the first to end first.
+
+        `add` completes each of them, by the name of its snapshot.
+        """
+        now, found = self.clock_us(), []
+        for pin in sorted(self.held(business), key=lambda pin: pin.expires_at_us)[:LEASES_SHOWN_MAX]:
+            left_s = max(0, pin.expires_at_us - now) // 10**6
+            lease = broker_pb2.LeaseStatus(holder=pin.holder, offset=pin.offset, lease_s=pin.lease_s, left_s=left_s)
+            add(lease, pin.snapshot_id)
+            found.append(lease)
+        return found
 
     def lease_s(self, asked_s: int) -> int:
         """Return how long a lease is that somebody asks for; 0 = as usual. Raises Refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from venus.broker.snapshot import choosing, inside
 from venus.broker.snapshot.chunks import Chunks
@@ -18,6 +19,15 @@ _CHUNK_BYTES = 1 << 20
 _CHUNK_BYTES_MIN, _CHUNK_BYTES_MAX = 1 << 14, 4 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingProgress:
+    """How many rows of a snapshot its holder has read, of about how many, and since when by the leases' clock."""
+
+    rows: int = 0
+    rows_expected: int = 0
+    began_us: int = 0
+
+
 class Reading:
     """Reads splits of what is held; thread-safe."""
 
@@ -26,6 +36,29 @@ class Reading:
         self._lock = threading.Lock()
         #: Of splits that were read to their end, by directory, and by which rows were read.
         self._sums: dict[str, dict[tuple[tuple[RowFilter, ...], Range], Totals]] = {}
+        #: How far the loads are, by snapshot.
+        self._progress: dict[str, ReadingProgress] = {}
+
+    def expect(self, snapshot_id: str, rows: int) -> None:
+        """Note about how many rows a snapshot has."""
+        with self._lock:
+            self._progress[snapshot_id] = ReadingProgress(rows_expected=rows)
+
+    def progress(self, snapshot_id: str) -> ReadingProgress | None:
+        """Return how far the reader of a snapshot is, None if nothing was read by this process."""
+        with self._lock:
+            return self._progress.get(snapshot_id)
+
+    def end(self, snapshot_id: str) -> None:
+        """Forget how far a reader was."""
+        with self._lock:
+            self._progress.pop(snapshot_id, None)
+
+    def _count_read(self, snapshot_id: str, rows: int) -> None:
+        with self._lock:
+            known = self._progress.get(snapshot_id) or ReadingProgress()
+            began_us = known.began_us or self._holding.clock_us()
+            self._progress[snapshot_id] = replace(known, rows=known.rows + rows, began_us=began_us)
 
     def forget(self, directory: str) -> None:
         """Forget the sums of a checkpoint that is gone."""
@@ -41,7 +74,9 @@ class Reading:
         if request.after:  # the totals are those of the whole range, whatever the reader has of it
             chunks = self._chunks(pin, request.split, nbytes, request.after, self._count(pin, request))
         while not chunks.done:
-            yield self._next(request.snapshot_id, chunks)
+            before, found = chunks.totals.rows, self._next(request.snapshot_id, chunks)
+            self._count_read(request.snapshot_id, chunks.totals.rows - before)
+            yield found
         if not request.own_range:
             self._remember(pin, range_of(request.split), chunks.totals)
 

@@ -95,7 +95,14 @@ class Snapshots:
 
     def status(self, business: Business) -> list[broker_pb2.LeaseStatus]:
         """Describe the leases on the full data of a business, the first to end first."""
-        return self._holding.status(business)
+        return self._holding.status(business, self._describe_reading)
+
+    def _describe_reading(self, lease: broker_pb2.LeaseStatus, snapshot_id: str) -> None:
+        """Add to a lease how far its holder is."""
+        found = self._reading.progress(snapshot_id)
+        if found is not None:
+            lease.rows_read, lease.rows_expected = found.rows, found.rows_expected
+            lease.reading_s = max(0, self._clock_us() - found.began_us) // 10**6 if found.began_us else 0
 
     def business_of(self, snapshot_id: str) -> int:
         """Return the number of a snapshot's business, 0 if there is no such snapshot."""
@@ -117,6 +124,7 @@ class Snapshots:
             pin = self._share(shared, lease_s, request) if shared else self._make(business, lease_s, request)
         try:
             found = self._describe(pin, request)
+            self._reading.expect(pin.snapshot_id, sum(split.rows_estimate for split in found.splits))
             self._holding.complete(
                 replace(
                     pin, plan=tuple(map(range_of, found.splits)), where=filter_wire.from_wire(found.where),
@@ -267,6 +275,7 @@ class Snapshots:
 
     def close(self, snapshot_id: str) -> None:
         """End a lease; the files go with the last one. Closing twice is no error."""
+        self._reading.end(snapshot_id)
         if gone := self._holding.end(snapshot_id):
             self._reading.forget(gone)
 
