@@ -90,6 +90,7 @@ PARTS = {  # of consumers and half messages: none here
     *("backlog_rows", "backlog_bytes", "updated_at_us", "oldest_unacknowledged_us"),
     *("batch_no", "received_at_us"),
     *("table_id", "unknown_since_us", "broker_id"),
+    *("rows_read", "rows_expected", "reading_s"),
     *("unaccounted_rows", "left_s", "window_bytes", "slow_since_us"),
 }
 

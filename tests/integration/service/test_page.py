@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -17,12 +18,14 @@ from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, commit, settings, take, wait_for
 from tests.support.browsers import opened, running
 from tests.support.etcd import EtcdCluster
+from venus.adapter_figures import AdapterFigures, Comparison, TableFillFigures
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.store.space import Space
 from venus.conditions import AdapterCondition, TableCondition
 from venus.config import Alarms, Degrade, Limits
 from venus.config.traffic import Health
 from venus.rpc.producer import Producer
+from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -32,6 +35,7 @@ HALTED = AdapterCondition.of(
     [TableCondition(table_id=1, name="shop.items", state="HALTED", reason=REASON, quarantined=1)]
 )
 ROWS = 20
+NOT_KNOWN = "\N{EN DASH}"
 
 
 class Place:
@@ -136,6 +140,80 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place
         assert seen.complaints == []
 
 
+def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(place: Place, browser: Browser) -> None:
+    place.more_tables(1)
+    place.follow()
+    heartbeat = replace(other_table(9), namespace="venus", name="heartbeat")
+    commit(place.producer, [half(3, rows=ROWS, table=heartbeat)])
+    take(place.target, ROWS)
+    place.target.acknowledge(3 * ROWS)
+    source = AdapterFigures(place="<b>shop</b> at db:1521", rows={1: 3_000_000}, counted_at_us=1)
+    compared = Comparison(ended_at_us=time.time_ns() // 1000 - 7_200_000_000, verdict="same", rows=3, tables=1)
+    target = AdapterFigures(place="shop at pg:5432", rows={1: 2_999_999}, counted_at_us=1, compared=compared)
+    place.producer.report(AdapterCondition(figures=source))
+    place.target.report(AdapterCondition(figures=target))
+    with opened(browser, place.url) as seen:
+        page = seen.page
+        page.locator(".hop", has_text="Target eu").get_by_text("same, 2 h ago").wait_for()
+        page.locator(".hop", has_text="Source").get_by_text("<b>shop</b> at db:1521").wait_for()
+        page.locator(".hop", has_text="Target eu").get_by_text("shop at pg:5432").wait_for()
+        heads, *rows = page.locator("table[aria-label=Tables] tr").all_inner_texts()
+        assert heads.split("\t") == ["Table", "State", "Rows at source, about", "Rows at eu, about", "Changes"]
+        assert [row.split("\t") for row in rows] == [
+            ["shop.items", "follows", "~3,000,000", "~2,999,999", str(ROWS)],
+            ["shop.others2", "follows", NOT_KNOWN, NOT_KNOWN, str(ROWS)],
+        ]
+        assert "heartbeat" not in page.locator("main").inner_text(), "a table of VENUS's own"
+        assert seen.complaints == []
+
+        different = replace(compared, verdict="different", different=2)
+        place.target.report(AdapterCondition(figures=replace(target, compared=different)))
+        page.wait_for_selector("[role=alert]")
+        assert page.locator(".alarms .type").all_inner_texts() == ["venus verify --target eu --repair"]
+        page.locator(".hop.is-bad dd.bad", has_text="different, 2 rows, 2 h ago").wait_for()
+
+
+def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: Place, browser: Browser) -> None:
+    place.more(100)
+    place.follow()
+
+    def fill(rows: int) -> AdapterCondition:
+        reading = TableFillFigures(table_id=1, name="shop.items", rows=rows, rows_expected=1_000_000)
+        return AdapterCondition(figures=AdapterFigures(place="shop at db", fills=(reading,)))
+
+    with opened(browser, place.url, width=390) as seen, Snapshots(place.broker.address) as snapshots:
+        page, loads = seen.page, seen.page.get_by_role("list", name="Loads under way")
+        assert loads.count() == 0
+        snapshot = snapshots.open(BUSINESS, holder=f"{BUSINESS}/us")
+        rows = sum(
+            len(chunk.rows)
+            for split in snapshot.splits[:1]
+            for chunk in snapshots.read_split(snapshot.snapshot_id, split)
+        )
+        page.locator(".loads li", has_text=f"us is loaded{rows:,} of about ").wait_for()
+        place.producer.report(fill(10_000))
+        page.get_by_text("10,000 of about 1,000,000 rows", exact=True).wait_for()
+        place.producer.report(fill(20_000))
+        page.get_by_text(re.compile(r"^20,000 of about 1,000,000 rows, about .+ left$")).wait_for()
+        assert page.locator("progress").first.get_attribute("value") == "20000"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        snapshots.close(snapshot.snapshot_id)
+        place.producer.report(AdapterCondition())
+        loads.wait_for(state="detached")
+        assert seen.complaints == []
+
+
+def test_the_figures_of_the_traffic_are_folded(place: Place, browser: Browser) -> None:
+    with opened(browser, place.url) as seen:
+        figure = seen.page.get_by_text("full data behind", exact=True)
+        figure.wait_for(state="attached")
+        assert not figure.is_visible()
+        seen.page.get_by_text("Limits, lanes and limiters").click()
+        figure.wait_for(state="visible")
+        time.sleep(2.5)
+        assert figure.is_visible(), "what a person has opened stays open"
+
+
 def test_nothing_is_green_while_somebody_is_away_though_that_is_no_alarm_yet(place: Place, browser: Browser) -> None:
     with opened(browser, place.url) as seen:
         verdict = seen.page.locator(".verdict.is-warn [role=status]")
@@ -214,10 +292,10 @@ def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
             free["bytes"] = 3 << 19
             page.get_by_text(re.compile(r"^lane 4 \(details\) is degraded since")).wait_for(timeout=30_000)
             page.locator(".hop.is-bad h3", has_text="Broker").wait_for()
-            page.get_by_text("Lanes and brakes").click()
+            page.get_by_text("Limits, lanes and limiters").click()
             lane = page.locator("table[aria-label=Lanes] tbody tr").last.inner_text()
             assert " ".join(lane.split()).startswith("4 details degraded for ")
-            assert "shop-db" in page.locator("table[aria-label=Brakes]").inner_text()
+            assert "shop-db" in page.locator("table[aria-label=Limiters]").inner_text()
             assert page.evaluate("document.documentElement.scrollWidth") <= 400
             free["bytes"] = 1 << 40
             now.locator("li.bad").first.wait_for(state="detached", timeout=60_000)

@@ -8,7 +8,11 @@ const MOVES = {ACTIVE: "follows", CATCHUP: "catches up", LOADING: "is loaded", R
 // What somebody wanted so, and what may be over in a moment: for the second there is an alarm once it lasts.
 const WANTED = {RELEASED: "not captured any more"}, PASSING = {RELEASING: "is taken out of capture", WAITING: "waits"};
 // With more tables than this that follow, their list is folded: the rest of the page would be far below it.
-const CALM_SHOWN = 30;
+const CALM_SHOWN = 30, UNDECIDED_S = 5;
+// VENUS's own table at a source: it measures lag, and nobody has put rows there.
+const isOwn = table => table.namespace === "venus" && table.name === "heartbeat" || table.name.toLowerCase() === "venus_heartbeat";
+const figuresOf = reported => reported ? reported.report.figures || null : null;
+const placed = reported => { const f = figuresOf(reported); return f && f.place ? ["Database", f.place] : null; };
 const counted = (n, noun) => num(n) + " " + noun + (Number(n) === 1 ? "" : "s");
 const short = (group, business) => group.startsWith(business + "/") ? group.slice(business.length + 1) : group;
 
@@ -16,6 +20,27 @@ function hop(title, state, tone, rows) {
   return el("section", {class: `hop is-${tone}`, "aria-label": title},
     el("h3", null, title, el("span", {class: tone}, state)),
     el("dl", null, rows.filter(row => row).flatMap(([name, value, of]) => [el("dt", null, name), el("dd", {class: of}, value)])));
+}
+const VERDICT_TONE = {same: "good", different: "bad", undecided: "warn"};
+// When a target was compared last, and how that ended.
+function verified(c) {
+  const found = (figuresOf(c.reported) || {}).compared;
+  if (!found) return c.connected && figuresOf(c.reported) ? ["Last verified", "never", "soft"] : null;
+  const rows = Number(found.different) ? `, ${counted(found.different, "row")}` : "";
+  return ["Last verified", `${found.verdict}${rows}${found.partial ? ", in part" : ""}, ${ago(found.ended_at_us)} ago`, VERDICT_TONE[found.verdict] || "warn"];
+}
+// How many rows were there when a load was first seen here: its pace since then tells how long it takes.
+const firstSeen = new Map();
+function leftOf(key, rows, expected) {
+  const seen = firstSeen.get(key), now = Date.now();
+  if (!seen || rows < seen.rows) firstSeen.set(key, {rows, at: now});
+  const gained = seen ? rows - seen.rows : 0;
+  return gained > 0 && expected > rows ? (now - seen.at) / 1000 * (expected - rows) / gained : null;
+}
+function loadRow(what, rows, expected, left) {
+  const most = Math.max(rows, expected);
+  return el("li", null, el("span", null, what), el("progress", {max: String(most || 1), value: String(rows), "aria-label": what}),
+    el("span", {class: "soft"}, `${num(rows)} of about ${num(most)} rows` + (left === null ? "" : `, about ${span(left)} left`)));
 }
 export const cutOver = c => c.reported ? c.reported.report.cut_over : "";
 export const ledElsewhere = b => b.replication && !b.replication.mode;
@@ -33,6 +58,10 @@ export class Business {
     this.raised = (status.raised || []).filter(alarm => alarm.business === found.business);
     // What is wrong with the broker itself is so for each business.
     this.raisedHere = [...this.raised, ...(status.raised || []).filter(alarm => !alarm.business)];
+  }
+  // Half messages that wait for longer than a cut takes: younger ones come and go with every look.
+  get undecided() {
+    return this.b.halves.filter(h => age(h.received_at_us) >= UNDECIDED_S);
   }
   values(figure, group = "") {
     const found = this.series.find(one => one.figure === figure && one.group === group);
@@ -54,9 +83,10 @@ export class Business {
     if (ledElsewhere(b)) return this.elsewhere("Source", "Producer");
     const state = paused ? "paused" : b.producer ? "captured" : "nobody captures";
     return hop("Source", ...this.judged(alarm => alarm.hop === "source", state, b.producer && !paused ? "good" : "warn"), [
+      placed(b.source),
       ["Rows in", rate(last(this.values("in_per_s")))],
       ["Captured", Number(b.last_captured_at_us) ? ago(b.last_captured_at_us) + " ago" : "never"],
-      b.halves.length ? ["Undecided", num(b.halves.length) + (b.halves.length === 1 ? " half message" : " half messages"), "warn"] : null,
+      this.undecided.length ? ["Undecided", counted(this.undecided.length, "half message"), "warn"] : null,
       ["Producer", b.producer || "not connected", b.producer ? "" : "warn"],
     ]);
   }
@@ -105,19 +135,33 @@ export class Business {
     const concerns = alarm => alarm.hop === "target" && alarm.text.includes(`target ${name}:`);
     if (cutOver(c)) {
       return hop("Target " + name, ...this.judged(concerns, "cut over", "soft"), [
-        ["Since", cutOver(c)], ["Has", "offset " + num(c.acknowledged)], ["Kept for a way back", bytes(c.backlog_bytes)]]);
+        placed(c.reported), ["Since", cutOver(c)], ["Has", "offset " + num(c.acknowledged)], ["Kept for a way back", bytes(c.backlog_bytes)]]);
     }
     const held = c.reported ? c.reported.report.tables.filter(t => t.table_id && !MOVES[t.state] && !PASSING[t.state]).length : 0;
     const refused = c.reported ? Number(c.reported.report.quarantined) : 0;
     const state = paused ? "paused" : c.connected ? (late > 5 ? span(late) + " behind" : held ? counted(held, "table") + " held"
       : refused ? counted(refused, "row") + " in quarantine" : "up to date") : "away for " + ago(c.updated_at_us);
     return hop("Target " + name, ...this.judged(concerns, state, c.connected && !paused && late <= 60 ? "good" : "warn"), [
+      placed(c.reported),
       ["Rows out", rate(last(this.values("out_per_s", c.group)))],
       ["Backlog", num(c.backlog_rows) + (Number(c.backlog_rows) ? ", " + bytes(c.backlog_bytes) : "")],
       Number(c.slow_since_us) ? ["Takes nothing", "for " + ago(c.slow_since_us) + ", window " + bytes(c.window_bytes), "warn"] : null,
       Number(c.held_bytes) ? ["Kept for held tables", bytes(c.held_bytes), "warn"] : null,
       Number(c.unaccounted_rows) ? ["Unaccounted for", num(c.unaccounted_rows), "bad"] : null,
+      verified(c),
     ]);
+  }
+  // What is being read at the source, and what targets are loaded from here.
+  loads() {
+    const b = this.b, fills = (figuresOf(b.source) || {fills: []}).fills;
+    const read = fills.map(f => loadRow(`${f.name} is read from the source`, Number(f.rows), Number(f.rows_expected),
+      leftOf(`${b.business} ${f.table_id}`, Number(f.rows), Number(f.rows_expected))));
+    const loaded = b.leases.filter(l => Number(l.rows_read)).map(l => {
+      const rows = Number(l.rows_read), expected = Number(l.rows_expected);
+      const left = expected > rows && l.reading_s ? l.reading_s * (expected - rows) / rows : null;
+      return loadRow(`${l.holder ? short(l.holder, b.business) : "a load"} is loaded`, rows, expected, left);
+    });
+    return read.length || loaded.length ? [el("h3", null, "Loads under way"), el("ul", {class: "loads", "aria-label": "Loads under way"}, read, loaded)] : [];
   }
   charts() {
     const groups = this.b.consumers.map(c => [isSet(c) ? "set " + setName(c) : short(c.group, this.b.business), c.group]);
@@ -146,13 +190,21 @@ export class Business {
       (word(t) || t.state) + " at " + place + (Number(t.quarantined) ? ", " + counted(t.quarantined, "row") + " in quarantine" : "") + old +
       (t.reason ? ": " + t.reason : "") + (t.rows ? "; it gets " + t.rows : "")))), bad ? 3 : said.every(([, t]) => calm(t)) ? 0 : 2];
   }
+  // About how many rows tables have at each place that says so: place, and rows by table.
+  rowCounts() {
+    const places = [["source", this.b.source], ...this.b.consumers.filter(c => !isSet(c)).map(c => [short(c.group, this.b.business), c.reported])];
+    return places.filter(([, reported]) => figuresOf(reported) && figuresOf(reported).rows.length)
+      .map(([place, reported]) => [place, new Map(figuresOf(reported).rows.map(found => [found.table_id, found.rows]))]);
+  }
   tables() {
-    const rows = this.b.tables.map(t => [t, ...this.tableState(t)]);
+    const own = this.b.tables.filter(isOwn).length, counts = this.rowCounts();
+    const rows = this.b.tables.filter(t => !isOwn(t)).map(t => [t, ...this.tableState(t)]);
     rows.sort((x, y) => y[2] - x[2]);
-    const shown = (title, some) => sheet(title, ["Table", "State", ">Changes", ">Last sequence"],
-      some.map(([t, state]) => [t.namespace + "." + t.name, state, num(t.committed_changes), num(t.last_sequence)]), "No table yet.");
+    const about = (t, found) => found.has(t.table_id) ? "~" + num(found.get(t.table_id)) : "–";
+    const shown = (title, some) => sheet(title, ["Table", "State", ...counts.map(([place]) => `>Rows at ${place}, about`), ">Changes"],
+      some.map(([t, state]) => [t.namespace + "." + t.name, state, ...counts.map(([, found]) => about(t, found)), num(t.committed_changes)]), "No table yet.");
     const calm = rows.filter(row => !row[2]), others = rows.filter(row => row[2]);
-    const more = Number(this.b.tables_total) - rows.length;
+    const more = Number(this.b.tables_total) - rows.length - own;
     const rest = more > 0 ? [el("p", {class: "none"}, num(more) + " more, of which nothing is reported: see venus status")] : [];
     if (calm.length <= CALM_SHOWN) return [...shown("Tables", rows), ...rest];
     return [...others.length ? shown("Tables", others) : [el("h3", null, "Tables")],
@@ -174,10 +226,11 @@ export class Business {
         el("li", null, this.source()), el("li", null, this.broker()),
         el("li", null, el("div", {class: "targets"}, b.consumers.length ? b.consumers.map(c => this.target(c))
           : ledElsewhere(b) ? this.elsewhere("Targets", "Consumers") : hop("Target", "none", b.mirror ? "soft" : "warn", [["Next", "venus migrate"]])))),
+      this.loads(),
       el("div", {class: "charts"}, this.charts()),
       this.replicas(),
-      b.halves.length ? sheet("Half messages without a decision", ["Batch", ">Rows", ">Bytes", ">Age", ">Reviews"],
-        b.halves.map(h => [num(h.batch_no), num(h.count), bytes(h.bytes), ago(h.received_at_us), num(h.reviews)]), "None.") : null,
+      this.undecided.length ? sheet("Half messages without a decision", ["Batch", ">Rows", ">Bytes", ">Age", ">Reviews"],
+        this.undecided.map(h => [num(h.batch_no), num(h.count), bytes(h.bytes), ago(h.received_at_us), num(h.reviews)]), "None.") : null,
       this.tables(),
       b.leases.length ? sheet("Snapshots in use", ["Holder", ">Offset", ">Kept for"],
         b.leases.map(l => [l.holder || "no name", num(l.offset), span(l.left_s)]), "None.") : null,

@@ -1,12 +1,14 @@
 // Who is held back and why, which lanes are given up, what the machine has suffered lately. One sentence while all is well.
+import { cutOver } from "./business.js";
 import { ago, bytes, clock, el, num, sheet, span } from "./show.js";
 
-const NEAR = 0.8;
+// Large work of the broker's own pauses for small commits: nobody has to know.
+const NEAR = 0.8, COURTESY = "small commits";
 const valued = (gauge, value) => gauge.unit === "bytes" ? bytes(value) : gauge.unit === "ms" ? span(value / 1000) : num(Math.round(value));
 const near = gauge => gauge.limit > 0 && gauge.value >= NEAR * gauge.limit;
 
-function sentence(traffic) {
-  const held = traffic.brakes.filter(brake => brake.on);
+function sentence(traffic, over) {
+  const held = traffic.brakes.filter(brake => brake.on && brake.brake !== COURTESY && !over.has(brake.business));
   const given = traffic.lanes.filter(lane => Number(lane.degraded_since_us));
   const said = [
     ...held.map(brake => ["warn", `${brake.brake}: holds back ${[brake.who, brake.business && "business " + brake.business].filter(Boolean).join(" of ")
@@ -28,12 +30,14 @@ export function traffic(status) {
   if (!found) return null;
   const state = lane => Number(lane.degraded_since_us)
     ? el("span", {class: "bad"}, "degraded for " + ago(lane.degraded_since_us)) : el("span", {class: "good"}, "served fully");
+  const all = b => b.consumers.length && b.consumers.every(cutOver);
+  const over = new Set(status.businesses.filter(all).map(b => b.business));
   return el("section", {"aria-label": "Traffic"},
-    el("h2", null, "Traffic"), sentence(found), gauges(found),
-    el("details", null, el("summary", null, "Lanes and brakes"),
+    el("h2", null, "Traffic"), sentence(found, over),
+    el("details", null, el("summary", null, "Limits, lanes and limiters"), gauges(found),
       sheet("Lanes", ["Lane", "State", ">Busy", ">Waiting"], found.lanes.map(lane =>
         [`${lane.lane} ${lane.name}`, state(lane), num(lane.running) + " of " + num(lane.threads), num(lane.waiting)]), ""),
-      sheet("Brakes", ["Brake", "State", "Business", "Newest", ">Times", ">Waited"],
+      sheet("Limiters", ["Limiter", "State", "Business", "Newest", ">Times", ">Waited"],
         [...found.brakes].sort((x, y) => Number(y.on) - Number(x.on)).map(brake =>
           [brake.brake, brake.on ? el("span", {class: "warn"}, "on for " + ago(brake.since_us)) : "off", brake.business || "–", brake.who || "–",
             num(brake.times), span(Number(brake.waited_ms) / 1000)]), "Nobody has been held back since the start.")));
