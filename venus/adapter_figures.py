@@ -1,6 +1,6 @@
 """What an adapter knows of its database beside the condition of its tables: where it is, and about how much is in it.
 
-Figures are read at a low rate from the database's own statistics; whoever shows them says "about". Pure.
+Figures are read at a low rate from the database's own statistics, so they are shown as "about".
 """
 
 from __future__ import annotations

@@ -64,6 +64,8 @@ RULES = (
     Rule(name="paused", hop="", pattern=r"^(source|target .+?): paused;", says="a whole source or target is paused"),
     Rule(name="quarantine", hop="", pattern=r"^(source|target .+?): [\d,]+ refused changes? waits?",
          says="refused changes wait in quarantine"),
+    Rule(name="compared_different", hop=TARGET, pattern=r"^(target .+?): the last comparison found ",
+         says="the last `venus verify` found rows that differ, and they were not repaired"),
     Rule(name="unaccounted", hop="",
          pattern=r"^(target .+?): -?[\d,]+ changes? below its offset (?:is|are) unaccounted for",
          says="changes below a target's offset are not at the target"),

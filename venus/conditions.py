@@ -122,14 +122,20 @@ class AdapterCondition:
 
     @classmethod
     def of(
-        cls, tables: Iterable[TableCondition], *, paused: bool = False, quarantined: int = 0, cut_over: str = ""
+        cls,
+        tables: Iterable[TableCondition],
+        *,
+        paused: bool = False,
+        quarantined: int = 0,
+        cut_over: str = "",
+        figures: AdapterFigures = NO_FIGURES,
     ) -> AdapterCondition:
         """Leave out what is ordinary; what needs somebody comes first, and what was never captured behind that."""
         told = sorted(
             (t for t in tables if not t.ordinary),
             key=lambda t: (t.state in MOVING_STATES, t.state == NOT_CAPTURED, t.name),
         )
-        return cls(paused=paused, tables=tuple(told), quarantined=quarantined, cut_over=cut_over)
+        return cls(paused=paused, tables=tuple(told), quarantined=quarantined, cut_over=cut_over, figures=figures)
 
 
 def problems(condition: AdapterCondition, target: str = "") -> list[str]:
@@ -152,11 +158,29 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
         verb = "does" if condition.left_out == 1 else "do"
         tables = counted(condition.left_out, "more table")
         found.append(f"{where}: {tables} {verb} not follow; `venus status` lists them")
-    if condition.quarantined:
-        verb = "waits" if condition.quarantined == 1 else "wait"
-        changes = counted(condition.quarantined, "refused change")
-        found.append(f"{where}: {changes} {verb}; see `venus quarantine list{at}`")
+    # the refused change of a table that has halted is said with the table
+    waiting = condition.quarantined - sum(t.quarantined for t in condition.tables if t.state == "HALTED")
+    if waiting > 0:
+        verb = "waits" if waiting == 1 else "wait"
+        found.append(f"{where}: {counted(waiting, 'refused change')} {verb}; see `venus quarantine list{at}`")
+    if target and (compared := condition.figures.compared) is not None and compared.verdict == "different":
+        rows = counted(compared.different, "row")
+        way_out = f"`venus verify{at} --repair` ships what differs again"
+        found.append(f"{where}: the last comparison found {rows} different; {way_out}")
     return found
+
+
+def apply_problems(
+    target: str, *, connected: bool, backlog_rows: int, late_s: float, late_max_s: float
+) -> Iterator[str]:
+    """Yield what is wrong on the way to a target: that apply is away, or else that it is behind."""
+    where = f"broker -> target {target}"
+    late = backlog_rows and late_s > late_max_s
+    behind = f"{counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
+    if not connected:
+        yield f"{where}: apply is not connected{f', {behind}' if late else ''}; is `venus sync` running?"
+    elif late:
+        yield f"{where}: {behind}"
 
 
 def released(condition: AdapterCondition) -> list[str]:
@@ -209,10 +233,13 @@ def gone_way_out(name: str) -> str:
 def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: float, late_max_s: float) -> Iterator[str]:
     """Yield what is wrong with a broker set below, as the set that it pulls from sees it."""
     where = f"broker -> set {group.removeprefix(PULLS_AS)}"
+    late = backlog_rows and late_s > late_max_s
+    behind = f"{counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
     if not connected:
-        yield f"{where}: it does not pull; the queue is kept for it: is its broker running, and the line up?"
-    if backlog_rows and late_s > late_max_s:
-        yield f"{where}: {counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
+        said = f"it does not pull{f', {behind}' if late else ''}"
+        yield f"{where}: {said}; the queue is kept for it: is its broker running, and the line up?"
+    elif late:
+        yield f"{where}: {behind}"
 
 
 def silence(seconds: float, halves: int) -> str:

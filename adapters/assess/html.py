@@ -31,7 +31,7 @@ def page(found: Assessment) -> str:
     template = Template((files(__package__) / "assess.html").read_text(encoding="utf-8"))
     blocking = [finding for finding in found.findings if finding.blocks]
     return template.substitute(
-        server=escape(found.server), version=escape(found.version), taken_at=escape(found.taken_at),
+        title=escape(found.title), version=escape(found.version), taken_at=escape(found.taken_at),
         tone="bad" if blocking else "good", verdict=escape(verdict(found)), cards=_cards(found),
         tables=_tables(found), blocking=_blocking(found, blocking), not_carried=_not_carried(found),
         formulas=_grid(("figure", "value", "formula"), [], (

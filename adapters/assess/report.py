@@ -40,6 +40,8 @@ class Assessment:
     """Everything."""
 
     server: str
+    #: Database and host.
+    place: str
     version: str  # VENUS's own
     taken_at: str
     tables: tuple[Assessed, ...]
@@ -52,6 +54,11 @@ class Assessment:
     script: str = ""
     #: The same without a DBA: lines for the configuration.
     exclusion: str = field(default="")
+
+    @property
+    def title(self) -> str:
+        """What was assessed: database, host and the server's version."""
+        return f"{self.place} ({self.server})" if self.place else self.server
 
     @property
     def carried(self) -> tuple[Assessed, ...]:
@@ -74,7 +81,7 @@ class Assessment:
 
 def assessment(
     survey: Survey, schemas: Seq[TableSchema], findings: Seq[Finding], *, speed: float, version: str, taken_at: str,
-    transactional: bool,
+    transactional: bool, place: str = "",
 ) -> Assessment:  # fmt: skip
     """Put together what the dialect's survey, its dictionary and its check have found."""
     by_name = {schema.qualified: schema for schema in schemas}
@@ -89,7 +96,8 @@ def assessment(
         unknown.append(f"the forecast leaves out {', '.join(nameless)}: nobody knows how many rows they have")
     forecasts = [t.forecast for t in carried if t.forecast]
     return Assessment(
-        server=survey.server, version=version, taken_at=taken_at, tables=tuple(tables), findings=tuple(findings),
+        server=survey.server, place=place, version=version, taken_at=taken_at,
+        tables=tuple(tables), findings=tuple(findings),
         numberings=survey.numberings, others=survey.others, unknown=tuple(unknown),
         forecast=of_source(forecasts, sum(t.size.rows or 0 for t in carried), speed),
         script=script(findings, transactional=transactional),
@@ -132,7 +140,8 @@ def document(found: Assessment) -> dict[str, Any]:
     """Return everything for machines; figures that nobody knows are null."""
     f = found.forecast
     return {
-        "format": FORMAT, "server": found.server, "version": found.version, "taken_at": found.taken_at,
+        "format": FORMAT, "server": found.server, "place": found.place,
+        "version": found.version, "taken_at": found.taken_at,
         "tables": [_table_document(t) for t in found.tables],
         "carried": len(found.carried), "refused": len(found.refused),
         "findings": [

@@ -27,6 +27,8 @@ def taken_apart(url: str, option: str, form: str) -> sa.URL:
 
 def describe_database(url: str) -> str:
     """Return database and host of a URL as people call them, never a user or a password; a file is its own place."""
+    if not url:
+        return ""
     parsed = taken_apart(url, "url", "DIALECT://USER@HOST/DATABASE")
     query = {name: value if isinstance(value, str) else value[0] for name, value in parsed.query.items()}
     database = parsed.database or query.get("service_name") or query.get("sid") or query.get("dbname") or ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pydantic import SecretStr
 
+from venus.adapters.dialects.urls import describe_database
 from venus.adapters.targets.contract import (
     Capabilities,
     Conversion,
@@ -23,6 +24,7 @@ from venus.model import TableSchema
 from venus.rpc.address import broker_of
 
 if TYPE_CHECKING:
+    from venus.adapter_figures import Comparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
     from venus.adapters.targets.cutting import CutoverTarget
@@ -43,6 +45,11 @@ class Configured:
     def url(self) -> str:
         """Where it is, with the password of now: asked for each new connection."""
         return self.config.url.get_secret_value()
+
+    @property
+    def description(self) -> str:
+        """Database and host, or the folder, without user and password."""
+        return describe_database(self.url)
 
     @property
     def worker_url(self) -> str | SecretStr:
@@ -95,6 +102,9 @@ class Lacking:
 
     def quarantine(self) -> Quarantine:
         self._lacks("quarantines")
+
+    def record_comparison(self, compared: Comparison) -> None:
+        self._lacks("verifies")
 
     def loaded_tables(self) -> dict[int, LoadedTable] | None:
         self._lacks("verifies")

@@ -23,6 +23,7 @@ from venus.errors import ConfigError
 from venus.model import Finding, TableSchema
 
 if TYPE_CHECKING:
+    from venus.adapter_figures import Comparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
     from venus.adapters.targets.cutting import CutoverTarget
@@ -268,6 +269,10 @@ class Target(Protocol):
         """Say what is true of the target now. Never raises a VenusError: what is wrong is in the view."""
         ...
 
+    def row_counts(self) -> dict[int, int]:
+        """Return about how many rows each table has, by number, where that is known without reading them."""
+        ...
+
     def pause(self, table: str | None, reason: str) -> Commanded:
         """Stop applying to one table (capability `pauses_tables`) or to all.
 
@@ -296,6 +301,10 @@ class Target(Protocol):
 
     def open_reader(self) -> TargetReader:
         """Open a session that is compared (capability `verifies`)."""
+        ...
+
+    def record_comparison(self, compared: Comparison) -> None:
+        """Keep the outcome of the last comparison, for everyone who looks at the target (capability `verifies`)."""
         ...
 
     # -- cut-over ------------------------------------------------------------------------------------------------------

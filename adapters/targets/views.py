@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from venus.adapter_figures import AdapterFigures, Comparison
 from venus.conditions import AdapterCondition, TableCondition
 from venus.model import counted
 
@@ -73,6 +74,8 @@ class TargetView:
     name: str
     group: str
     error: str = ""
+    #: Database and host, or the folder.
+    place: str = ""
     loaded: bool = False
     paused: bool = False
     offset: int = 0
@@ -83,6 +86,8 @@ class TargetView:
     unaccounted_rows: int = 0
     constraints: str = ""  # whether foreign keys and triggers are off while VENUS applies
     note: str = ""
+    #: The last comparison by `venus verify`.
+    compared: Comparison | None = None
     #: When it became the application's own; empty = it follows the source.
     cut_over: str = ""
     #: What the broker had committed of each table by then.
@@ -97,7 +102,14 @@ class TargetView:
     def condition(self) -> AdapterCondition:
         """Return how the tables stand, as the under adapter reports it."""
         tables = (
-            TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason, rows=t.rows_shown)
+            TableCondition(
+                table_id=t.table_id,
+                name=t.name,
+                state=t.state,
+                reason=t.reason,
+                quarantined=t.quarantined,
+                rows=t.rows_shown,
+            )
             for t in self.tables
         )
         return AdapterCondition.of(
@@ -105,4 +117,5 @@ class TargetView:
             paused=self.paused,
             quarantined=self.open_quarantine,
             cut_over=self.cut_over,
-        )
+            figures=AdapterFigures(place=self.place, compared=self.compared),
+        )  # fmt: skip

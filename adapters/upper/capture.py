@@ -21,6 +21,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, sleep_using_e
 
 from venus.adapters.dialects.contract import OwnLack, Source
 from venus.adapters.dialects.registry import open_source
+from venus.adapters.dialects.urls import describe_database
 from venus.adapters.upper.chores import Chores
 from venus.adapters.upper.cutting import Cutter, Found
 from venus.adapters.upper.ingest import Connect, Ingest
@@ -205,6 +206,7 @@ class Capture:
                     source, producer, self._claim, timeout_s=timeout_s, include=chosen.tables, exclude=chosen.exclude
                 )
                 session.business = self._settings.business.name
+                session.place = describe_database(self._settings.source.url.get_secret_value())
                 self._reporter.count(connections=1)
                 self._loop(session, until)
                 _say_goodbye(session)

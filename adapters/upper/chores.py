@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import Session
 
@@ -25,7 +27,8 @@ class Chores:
         self._reporter = reporter
         self._monotonic = monotonic
         self._heartbeat_s = heartbeat_s
-        self._next_beat = self._next_refresh = float("-inf")
+        self._next_beat = self._next_refresh = self._next_count = float("-inf")
+        self._was_filling = False
 
     def rest_s(self) -> float:
         """Return for how long nothing is due, as far as the clock knows: the broker may ask at any time."""
@@ -40,9 +43,20 @@ class Chores:
             self._session.source.beat()
         if now >= self._next_refresh:
             self._session.refresh_schemas()
+            self._report_figures(now)
             self._reporter.update(blocked_by=self._blocked_by(), fills=self._session.fills.progress)
             done = self._monotonic()
             self._next_refresh = done + max(REFRESH_S, REFRESH_SHARE * (done - now))
+
+    def _report_figures(self, now: float) -> None:
+        """Tell the broker how fills go on, and now and then about how many rows there are."""
+        due, filling = now >= self._next_count, not self._session.fills.finished
+        if due:
+            self._next_count = now + ROWS_EVERY_S
+            self._session.count_rows(time.time_ns() // 1000)
+        if due or filling or self._was_filling:
+            self._session.report_figures()
+        self._was_filling = filling
 
     def _blocked_by(self) -> str:
         waits = {table_id: age for table_id, (_, age) in self._session.source.backlog().items() if age >= BLOCKED_S}

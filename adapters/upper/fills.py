@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
+from venus.adapter_figures import TableFillFigures
 from venus.adapters.dialects.contract import Cut, FillState, RegisteredTable
 from venus.adapters.upper.batching import Batcher
 from venus.codec.changes import TableChanges, marker
@@ -63,6 +64,17 @@ class Fills:
         self._turn.remove(state.table_id)
         if not state.done and state != before:
             self._turn.append(state.table_id)
+
+    @property
+    def running(self) -> tuple[TableFillFigures, ...]:
+        """The tables that are being read, for the broker's page and status."""
+        return tuple(
+            TableFillFigures(
+                table_id=i, name=self._names[i], rows=self._states[i].rows_done,
+                rows_expected=self._states[i].rows_estimate,
+            )
+            for i in sorted(self._turn)
+        )  # fmt: skip
 
     @property
     def finished(self) -> bool:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from venus.adapter_figures import AdapterFigures
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState, UncapturedTable
 from venus.adapters.upper import missing
 from venus.adapters.upper.fills import ACTIVE, Fills
 from venus.adapters.upper.ingest import Ingest
 from venus.adapters.upper.reviews import judge
 from venus.adapters.upper.schemas import Schemas
-from venus.conditions import AdapterCondition, at_source, locked_at_source, uncaptured_at_source
-from venus.errors import Diverged, Fenced
+from venus.conditions import NO_FIGURES, AdapterCondition, at_source, locked_at_source, uncaptured_at_source
+from venus.errors import Diverged, Fenced, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.wire.broker_pb2 import HalfRef, InitAck
 
@@ -53,6 +54,12 @@ class Session:
     exclude: Seq[str] = ()
     #: What they choose and the registry does not have, as the broker was told.
     uncaptured: list[UncapturedTable] = field(default_factory=list)
+    #: Database and host of the source.
+    place: str = ""
+    condition: AdapterCondition = field(default_factory=AdapterCondition)
+    figures: AdapterFigures = NO_FIGURES
+    #: What the broker was told last.
+    reported: AdapterCondition | None = None
     #: The tables that the broker had changes of when the session was opened, with their newest versions.
     changed: Mapping[int, int] = field(default_factory=dict)
 
@@ -65,7 +72,25 @@ class Session:
         self.fills.read(tables)
         self.locked = self.source.locked()
         self.uncaptured = self.source.uncaptured_tables(self.include, self.exclude)
-        self.producer.report(standing_of([*tables, *self.source.released()], self.locked, self.uncaptured))
+        self.condition = standing_of([*tables, *self.source.released()], self.locked, self.uncaptured)
+        self.report_figures()
+
+    def count_rows(self, now_us: int) -> None:
+        """Ask the database about how many rows its tables have. A refusal is no reason to stop capturing."""
+        try:
+            if rows := self.source.row_counts():
+                self.figures = replace(self.figures, rows=rows, counted_at_us=now_us)
+        except VenusError as error:
+            if error.retryable:
+                raise
+            logger.info("capture: the rows of the tables are not known: %s", error)
+
+    def report_figures(self) -> None:
+        """Tell the broker how the tables stand, and what is known of the database."""
+        condition = replace(self.condition, figures=replace(self.figures, place=self.place, fills=self.fills.running))
+        if condition != self.reported:
+            self.producer.report(condition)
+            self.reported = condition
 
     def _registered(self) -> list[RegisteredTable]:
         """Return the registered tables; one that is new here, and of which the broker has changes, will be swept.

@@ -79,6 +79,9 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
 
     same = pipeline.venus("verify")
     assert same.out.splitlines()[-1].startswith("SAME: ")
+    status = pipeline.venus("status", "--rows").out
+    assert re.search(r"^target main: last verified .+ ago: same \([\d,]+ rows? of \d+ tables?\)$", status, re.MULTILINE)
+    assert re.search(r"^main\.orders +active +\d+ +~[\d,]+ +~[\d,]+ ", status, re.MULTILINE), status
     assert asked(pipeline, "--table", "orders", "--table", "cust*")["verdict"] == "same"
     misspelt(pipeline)
     damage_is_found_and_mended(pipeline)
@@ -123,6 +126,10 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     assert customer["columns"].keys() == {"name"}
     assert found["exit_code"] == 1
     check_reports(pipeline.folder)
+    problem = "target main: the last comparison found 3 rows different; `venus verify --target main --repair`"
+    assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"])
+    assert asked(pipeline, "--where", "id < 3", "--table", "orders")["verdict"] == "same"
+    assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"]), "of other rows"
 
     would = here(pipeline, "verify", "--repair", "--dry-run", code=1)
     assert "3 rows would be shipped again" in would.out
@@ -132,6 +139,7 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     assert done["repair"]["left"] == []
     assert (done["verdict"], done["exit_code"]) == ("repaired", 0)
     assert asked(pipeline, "--leg", "all")["verdict"] == "same"
+    assert pipeline.ask("status")["problems"] == []
 
 
 def check_reports(folder: Path) -> None:

@@ -263,7 +263,7 @@ def test_a_set_that_pulls_from_here_is_shown_and_missed_as_a_set() -> None:
     away = replace(lyon, connected=False, backlog_rows=551, oldest_s=75.0)
     missed = replace(HEALTHY, broker=replace(BROKER, consumers=(CONSUMER, away)))
     assert missed.problems == (
-        "broker -> set lyon: it does not pull; the queue is kept for it: is its broker running, and the line up?",
-        "broker -> set lyon: 551 changes behind, the oldest 75 s",
+        "broker -> set lyon: it does not pull, 551 changes behind, the oldest 75 s; "
+        "the queue is kept for it: is its broker running, and the line up?",
     )
     assert "set lyon below: offset 990, 551 changes behind, 75 s; it does not pull" in shown(missed)

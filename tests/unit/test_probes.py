@@ -19,7 +19,7 @@ SETTINGS = Settings.model_validate({"targets": {"a": {"url": "postgresql://h/d"}
 
 def looked(monkeypatch: pytest.MonkeyPatch, *brokers: BrokerView) -> tuple[str, ...]:
     answers = list(brokers)
-    monkeypatch.setattr(probes, "look_at_source", lambda settings: SOURCE)
+    monkeypatch.setattr(probes, "look_at_source", lambda settings, rows: SOURCE)
     monkeypatch.setattr(probes, "target_look", lambda settings, name: lambda: replace(TARGET, offset=82))
     monkeypatch.setattr(probes, "look_at_broker", lambda settings: answers.pop(0))
     found = probes.look(SETTINGS).problems

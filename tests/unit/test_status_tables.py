@@ -96,3 +96,20 @@ def test_without_its_source_the_tables_of_the_targets_are_shown() -> None:
     found = lines(alone)
 
     assert [line.split()[0] for line in found if "shop." in line] == ["shop.t10000"]
+
+
+def test_rows_on_both_sides_are_shown_as_estimates_and_only_if_asked_for() -> None:
+    found = overview(2)
+    name = found.targets[0].name
+    tables = (replace(found.source.tables[0], rows_about=3_000_000), found.source.tables[1])
+    asked = replace(found, source=replace(found.source, tables=tables), rows_about={name: {1: 2_999_999}})
+
+    head, *rows = lines(asked)
+    assert f"rows, about  rows at {name}, about" in head
+    assert "~3,000,000" in rows[0]
+    assert "~2,999,999" in rows[0]
+    assert "~" not in rows[1], "what the database does not know is not made up"
+    plain = lines(found)
+    assert "about" not in plain[0]
+    assert f"changes applied by {name}" in plain[0], "rows of a load are no changes"
+    assert f"rows at {name}, about" in lines(replace(asked, source=replace(found.source, tables=())))[0]

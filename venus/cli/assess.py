@@ -77,7 +77,7 @@ def shown(found: Assessment) -> list[RenderableType]:
     """Return the report for a terminal."""
     from venus.adapters.assess.html import verdict
 
-    lines: list[RenderableType] = [f"{found.server}, assessed on {found.taken_at}", ""]
+    lines: list[RenderableType] = [f"{found.title}, assessed on {found.taken_at}", ""]
     ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
     if ordered:
         columns = ("table", "", "rows", "data", "indexes", "changes", "triggers", "fill", "refused because")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from venus.adapter_figures import TableFillFigures
 from venus.adapters.targets.views import TargetView
 from venus.alarm_rules import WAITS, recognised
 from venus.cli.brokerviews import MirrorView, ReplicationView
@@ -18,6 +19,7 @@ from venus.conditions import (
     RELEASED,
     AdapterCondition,
     TableCondition,
+    apply_problems,
     clock_problem,
     problems,
     released,
@@ -49,6 +51,8 @@ class SourceTable:
     fill_done: bool = True
     fill_rows: int = 0
     fill_estimate: int = 0
+    #: About how many rows it has, if that was asked for and the database says it.
+    rows_about: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class SourceView:
 
     error: str = ""
     asked: bool = True
+    #: Database and host.
+    place: str = ""
     epoch: int = 0
     last_batch: int = 0
     captured_sequence: int = 0
@@ -108,6 +114,15 @@ class LeaseView:
     holder: str
     offset: int
     left_s: float
+    rows_read: int = 0
+    rows_expected: int = 0  # about
+    reading_s: float = 0.0
+
+    @property
+    def load_left_s(self) -> float | None:
+        """How long the load still takes at its pace so far, None if that cannot be told."""
+        left = self.rows_expected - self.rows_read
+        return self.reading_s * left / self.rows_read if left > 0 and self.rows_read and self.reading_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +152,8 @@ class BrokerView:
     consumers: tuple[ConsumerView, ...] = ()
     consumers_total: int = 0  # of which `consumers` has those that are away or behind
     leases: tuple[LeaseView, ...] = ()
+    #: Tables that capture reads for the first time, or again, as it has reported.
+    fills: tuple[TableFillFigures, ...] = ()
     committed_changes: dict[int, int] = field(default_factory=dict)
     #: The broker's own; what adapters have reported to it is apart.
     alarms: tuple[str, ...] = ()
@@ -162,6 +179,8 @@ class Overview:
     source: SourceView
     broker: BrokerView
     targets: tuple[TargetView, ...]
+    #: About how many rows each table has at each target, by its name, if that was asked for.
+    rows_about: dict[str, dict[int, int]] | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -309,13 +328,14 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
     if target.unaccounted_rows:
         found.append(unaccounted_problem(target.unaccounted_rows, target.name))
     if consumer is not None and not target.paused:
-        if not consumer.connected and not target.error:  # it cannot connect to the broker before its target is back
-            found.append(f"broker -> {where}: apply is not connected; is `venus sync` running?")
-        if consumer.backlog_rows and consumer.oldest_s > APPLY_LAG_MAX_S:
-            found.append(
-                f"broker -> {where}: {counted(consumer.backlog_rows, 'change')} behind, "
-                f"the oldest {consumer.oldest_s:.0f} s"
-            )
+        found += apply_problems(
+            target.name,
+            # it cannot connect to the broker before its target is back
+            connected=consumer.connected or bool(target.error),
+            backlog_rows=consumer.backlog_rows,
+            late_s=consumer.oldest_s,
+            late_max_s=APPLY_LAG_MAX_S,
+        )
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from venus.adapters.targets.views import TargetView, age_s
 from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
@@ -27,7 +27,14 @@ from venus.rpc.reports import decode
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
     from venus.config import Settings
-    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus, ConsumerStatus, MirrorStatus, ReplicationStatus
+    from venus.wire.broker_pb2 import (
+        BrokerStatus,
+        BusinessStatus,
+        ConsumerStatus,
+        LeaseStatus,
+        MirrorStatus,
+        ReplicationStatus,
+    )
 
 #: A broker that does not answer within this is called unreachable.
 BROKER_TIMEOUT_S = 5.0
@@ -35,16 +42,17 @@ BROKER_TIMEOUT_S = 5.0
 BLOCKED_S = 10.0
 
 
-def look(settings: Settings) -> Overview:
-    """Ask everyone at the same time."""
+def look(settings: Settings, *, rows: bool = False) -> Overview:
+    """Ask everyone at the same time; `rows`: also about how many rows each table has."""
     # here and not in the threads: SQLAlchemy cannot be imported by two of them at once
     import venus.adapters.dialects.registry  # noqa: F401
 
     looks = [target_look(settings, name) for name in settings.targets]
     with ThreadPoolExecutor(max_workers=2 + len(settings.targets)) as pool:
-        source = pool.submit(look_at_source, settings)
+        source = pool.submit(look_at_source, settings, rows=rows)
         broker = pool.submit(look_at_broker, settings)
         found = [pool.submit(look_at) for look_at in looks]
+        counts = {name: pool.submit(target_rows, settings, name) for name in settings.targets} if rows else None
         targets, at_broker = tuple(target.result() for target in found), broker.result()
         if at_broker.known and any(target.offset > at_broker.next_offset for target in targets):
             at_broker = look_at_broker(settings)  # it had answered before the target applied what came since
@@ -54,6 +62,7 @@ def look(settings: Settings) -> Overview:
             source=source.result(),
             broker=at_broker,
             targets=tuple(aged(target, at_broker) for target in targets),
+            rows_about={name: count.result() for name, count in counts.items()} if counts is not None else None,
         )
 
 
@@ -69,9 +78,20 @@ def aged(target: TargetView, broker: BrokerView) -> TargetView:
     return replace(target, heartbeat_age_s=behind_s + broker.committed_age_s)
 
 
-def look_at_source(settings: Settings) -> SourceView:
+def target_rows(settings: Settings, name: str) -> dict[int, int]:
+    """Return about how many rows each table of a target has; nothing of one that cannot be asked, as its look says."""
+    from venus.adapters.targets.registry import open_target
+
+    try:
+        return open_target(settings, name).row_counts()
+    except VenusError:
+        return {}
+
+
+def look_at_source(settings: Settings, *, rows: bool = False) -> SourceView:
     """Read the registry, the checkpoint row and the length of the log."""
     from venus.adapters.dialects.contract import NotInstalled
+    from venus.adapters.dialects.urls import describe_database
     from venus.cli.install import opened_source
 
     if not settings.source.url.get_secret_value():
@@ -86,6 +106,7 @@ def look_at_source(settings: Settings) -> SourceView:
                 return SourceView()
             state, backlog = source.state(), source.backlog()
             uncaptured = source.uncaptured_tables(settings.source.tables, settings.source.exclude)
+            counts = source.row_counts() if rows else {}
             blocked_by = source.blocked_by() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
     except NotInstalled:
         return SourceView()
@@ -97,7 +118,14 @@ def look_at_source(settings: Settings) -> SourceView:
         captured_sequence=state.next_sequence - 1,
         blocked_by=blocked_by,
         uncaptured=tuple(uncaptured_at_source(table.name, table.obstacle) for table in uncaptured),
-        tables=tuple(table_view(table, *backlog.get(table.schema.table_id, (0, 0.0))) for table in registered),
+        place=describe_database(settings.source.url.get_secret_value()),
+        tables=tuple(
+            replace(
+                table_view(table, *backlog.get(table.schema.table_id, (0, 0.0))),
+                rows_about=counts.get(table.schema.table_id),
+            )
+            for table in registered
+        ),
     )
 
 
@@ -163,12 +191,12 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         halves_total=max(own.halves_total, len(own.halves)),
         consumers=tuple(consumer_view(found, now_us) for found in own.consumers),
         consumers_total=max(own.consumers_total, len(own.consumers)),
-        leases=tuple(LeaseView(holder=lease.holder, offset=lease.offset, left_s=lease.left_s) for lease in own.leases),
+        leases=tuple(lease_view(lease) for lease in own.leases),
         committed_changes={t.table_id: t.committed_changes for t in own.tables},
         alarms=(*broker.alarms, *own.alarms[: len(own.alarms) - own.reported_alarms]),
         reported=reported_views(own, now_us),
-        released=tuple(released(decode(own.source.report))) if own.HasField("source") else (),
         counters=dict(own.counters),
+        **source_views(own),
         replication=replication_view(own.replication) if own.HasField("replication") else None,
         mirror=mirror_view(own.mirror, list(status.network.path), now_us) if own.HasField("mirror") else None,
     )
@@ -192,6 +220,24 @@ def consumer_view(found: ConsumerStatus, now_us: int) -> ConsumerView:
         oldest_s=age_s(found.oldest_unacknowledged_us, now_us) or 0.0,
         kept=found.kept,
         held_bytes=found.held_bytes,
+    )
+
+
+def source_views(own: BusinessStatus) -> dict[str, Any]:
+    """Return what capture has reported of tables that are out, and of those that are being read."""
+    condition = decode(own.source.report)  # an empty one, if nothing was reported
+    return {"released": tuple(released(condition)), "fills": condition.figures.fills}
+
+
+def lease_view(found: LeaseStatus) -> LeaseView:
+    """Return who keeps a snapshot, and how much of it was read."""
+    return LeaseView(
+        holder=found.holder,
+        offset=found.offset,
+        left_s=found.left_s,
+        rows_read=found.rows_read,
+        rows_expected=found.rows_expected,
+        reading_s=found.reading_s,
     )
 
 

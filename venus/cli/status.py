@@ -10,6 +10,7 @@ import typer
 
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.status_progress import compared_shown, loads_shown
 from venus.cli.status_tables import tables_shown
 from venus.cli.traffic import traffic_shown
 from venus.conditions import RELEASED
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 def status(
     ctx: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Also say about how many rows each table has, by each database's statistics.")
+    ] = False,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often, with --watch.")] = 2.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -42,30 +46,30 @@ def status(
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     if not watch:
-        found = look(settings)
+        found = look(settings, rows=rows)
         run.out.answer(document(found), *(shown(found) if not run.json else []))
         return 0 if found.healthy else 1
     if run.json or not run.out.console.is_terminal:
         while True:
-            found = look(settings)
+            found = look(settings, rows=rows)
             run.out.event(document(found), verdict(found))
             time.sleep(every)
-    return watch_on_terminal(run, every)
+    return watch_on_terminal(run, every, rows=rows)
 
 
-def watch_on_terminal(run: Invocation, every: float) -> int:
+def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> int:
     """Redraw in place until Ctrl-C; the exit code is the last verdict."""
     from rich.console import Group
     from rich.live import Live
 
     from venus.cli.probes import look
 
-    found = look(run.settings)
+    found = look(run.settings, rows=rows)
     try:
         with Live(Group(*shown(found)), console=run.out.console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                found = look(run.settings)
+                found = look(run.settings, rows=rows)
                 live.update(Group(*shown(found)), refresh=True)
     except KeyboardInterrupt:
         run.out.console.print(verdict(found), markup=False)
@@ -112,26 +116,29 @@ def shown(found: Overview) -> list[RenderableType]:
     parts: list[RenderableType] = [path_table(found)]
     if found.source.tables or any(t.tables for t in found.targets):
         parts += ["", *tables_shown(found)]
-    if parted := rows_shown(found):
-        parts += ["", *parted]
-    if differing := differing_shown(found):
-        parts += ["", *differing]
-    if found.broker.scrub_age_s is not None:
-        parts += [
-            "",
-            f"the broker last read its whole store {seconds_shown(found.broker.scrub_age_s)} ago: it is sound",
-        ]
-    if found.broker.leases:
-        parts += ["", *(lease_shown(lease) for lease in found.broker.leases)]
-    if found.broker.replication is not None:
-        parts += ["", *replication_shown(found.broker.replication)]
-    if held := traffic_shown(found.broker.traffic, follows=any(not t.cut_over for t in found.targets)):
-        parts += ["", *held]
-    if found.broker.mirror is not None:
-        parts += ["", mirror_shown(found.broker.mirror)]
-    if found.sets_below:
-        parts += ["", *(below_shown(below) for below in found.sets_below)]
+    broker = found.broker
+    groups: list[list[str]] = [
+        compared_shown(found),
+        loads_shown(broker),
+        rows_shown(found),
+        differing_shown(found),
+        scrub_shown(broker),
+        [lease_shown(lease) for lease in broker.leases],
+        replication_shown(broker.replication) if broker.replication is not None else [],
+        traffic_shown(broker.traffic, follows=any(not t.cut_over for t in found.targets)),
+        [mirror_shown(broker.mirror)] if broker.mirror is not None else [],
+        [below_shown(below) for below in found.sets_below],
+    ]
+    for group in filter(None, groups):
+        parts += ["", *group]
     return [*parts, *sentences(found), "", verdict(found)]
+
+
+def scrub_shown(broker: BrokerView) -> list[str]:
+    """Say when the broker last read everything that it stores."""
+    if broker.scrub_age_s is None:
+        return []
+    return [f"the broker last read its whole store {seconds_shown(broker.scrub_age_s)} ago: it is sound"]
 
 
 def sentences(found: Overview) -> list[RenderableType]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,10 @@ def tables_shown(found: Overview) -> list[RenderableType]:
         rows = [_loaded_row(found, table_id, name, at_target) for table_id, name in sorted(names.items())]
     many = len(rows) > ALL_SHOWN_MAX
     listed = [row for row in rows if not (many and row.follows)]
+    about = ("rows, about", *(f"rows at {name}, about" for name in at_target)) if found.rows_about is not None else ()
     shown = table(
-        "table", "state", "in the log", "changes committed", *(f"applied by {name}" for name in at_target),
+        "table", "state", "in the log", *about, "changes committed",
+        *(f"changes applied by {name}" for name in at_target),
         rows=[row.cells for row in listed[:LISTED_MAX]],
     )  # fmt: skip
     said: list[RenderableType] = [shown] if listed else []
@@ -59,14 +61,26 @@ def _captured_row(found: Overview, own: SourceTable, at_target: TargetTables) ->
     fill = "" if is_read else f", filling {own.fill_rows:,} of about {own.fill_estimate:,}"
     state = "not captured" if out else own.state.lower() + fill
     there = [tables.get(own.table_id) for tables in at_target.values()]
-    cells = (own.name, state, None if out else own.log_rows, found.broker.committed_changes.get(own.table_id))
+    cells = (
+        own.name, state, None if out else own.log_rows, *_about(found, own.table_id, own.rows_about, at_target),
+        found.broker.committed_changes.get(own.table_id),
+    )  # fmt: skip
     return _Row((*cells, *map(_there, there)), own.state == ACTIVE and is_read and all(map(_follows, there)))
 
 
 def _loaded_row(found: Overview, table_id: int, name: str, at_target: TargetTables) -> _Row:
     there = [tables.get(table_id) for tables in at_target.values()]
-    cells = (name, None, None, found.broker.committed_changes.get(table_id))
+    about = _about(found, table_id, None, at_target)
+    cells = (name, None, None, *about, found.broker.committed_changes.get(table_id))
     return _Row((*cells, *map(_there, there)), all(map(_follows, there)))
+
+
+def _about(found: Overview, table_id: int, at_source: int | None, targets: Iterable[str]) -> list[str | None]:
+    """Return about how many rows a table has at the source and at each target, if that was asked for."""
+    if found.rows_about is None:
+        return []
+    counts = [at_source, *(found.rows_about.get(name, {}).get(table_id) for name in targets)]
+    return [None if count is None else f"~{count:,}" for count in counts]
 
 
 def _there(row: TargetTable | None) -> str:

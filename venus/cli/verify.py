@@ -5,6 +5,7 @@ Exit codes of its own, for scripts: 0 same, 1 different, 3 undecided, 2 the comp
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -104,6 +105,7 @@ def verify(
         result = compare(run, settings, options, engine)
         repaired = mend(run, settings, options, result) if repair and not dry_run else None
         closing = closed(run, settings, options, result, repaired, windows)
+        record(run, settings, options, result, repaired)
         write_reports(result, html, parquet)
     return answer(run, result, repaired, closing, would=repair and dry_run)
 
@@ -193,6 +195,48 @@ def mend(run: Invocation, settings: Settings, options: Options, result: Result) 
     return repair(settings, options.target, result, wait_s=options.wait_s)
 
 
+def record(run: Invocation, settings: Settings, options: Options, result: Result, repaired: Repaired | None) -> None:
+    """Leave time and verdict at the target, for status and page. What cannot be written there does not change them."""
+    from venus.adapter_figures import VERDICTS, Comparison
+    from venus.adapters.targets.registry import open_target
+
+    code = exit_code_of(result, repaired)
+    compared = Comparison(
+        ended_at_us=time.time_ns() // 1000,
+        verdict=VERDICTS[{0: 0, 1: 1}.get(code, 2)],
+        leg=result.leg,
+        tables=len(compared_rows(result)),
+        rows=sum(compared_rows(result).values()),
+        different=len(result.differences) if repaired is None else len(repaired.left),
+        undecided=len(result.undecided),
+        partial=bool(options.tables or options.where or options.sample < 1.0 or result.cut_short),
+    )
+    try:
+        target = open_target(settings, options.target)
+        before = target.look().compared
+        if compared.partial and compared.verdict != "different" and before and before.verdict == "different":
+            return  # it says nothing of the rows that differed
+        target.record_comparison(compared)
+    except VenusError as error:
+        run.out.say(f"status and page will not show this comparison: {error}")
+
+
+def compared_rows(result: Result) -> dict[str, int]:
+    """Return how many rows of each table were compared; a table may have been compared on several legs."""
+    found: dict[str, int] = {}
+    for one in result.tables:
+        found[one.table] = max(found.get(one.table, 0), one.rows)
+    return found
+
+
+def exit_code_of(result: Result, repaired: Repaired | None) -> int:
+    """Return the verdict as an exit code; after a repair it is that of what is left."""
+    code = int(result.verdict.value)
+    if repaired is not None and not repaired.left and code == 1:
+        return 3 if result.undecided or result.cut_short else 0
+    return code
+
+
 def doubtful(run: Invocation, settings: Settings) -> Windows:
     """Return the unclean elections and promotions that may have lost something."""
     from venus.adapters.verify.losses import Windows, open_windows
@@ -244,12 +288,10 @@ def answer(run: Invocation, result: Result, repaired: Repaired | None, closing: 
         shown.append(f"... and {len(result.undecided) - SHOWN_MAX:,} more undecided")
     if would:
         shown.append(f"{counted(len(result.shippable), 'row')} would be shipped again; nothing was changed (--dry-run)")
-    code = int(result.verdict.value)
+    code = exit_code_of(result, repaired)
     if repaired is not None:
         shown += [f"! still wrong: {s.table} {key_shown(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]
         shown.append(f"repaired: {repaired.repaired:,} of {sum(repaired.emitted.values()):,} rows")
-        if not repaired.left and code == 1:
-            code = 3 if result.undecided or result.cut_short else 0
     shown.append(verdict_line(result, verdict_word(result, repaired, code)))
     said = document(result, repaired, code)
     if closing is not None:

@@ -31,6 +31,11 @@ class LakeTarget(Configured):
         super().__init__(settings, name)
         self.layout = Layout(root_of(self.url, f"targets.{name}.url").absolute())
 
+    @property
+    def description(self) -> str:
+        """The folder."""
+        return str(self.layout.root)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only process that writes. Raises Refused if there is another one; a killed one holds nothing.

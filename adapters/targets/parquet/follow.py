@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import tenacity
 
 from venus import descriptors
+from venus.adapter_figures import AdapterFigures
 from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.gather import Gathering, TableMisfit
 from venus.adapters.targets.parquet.load import start_over
-from venus.adapters.targets.parquet.manifest import Manifest
+from venus.adapters.targets.parquet.manifest import Manifest, row_counts
 from venus.adapters.targets.parquet.refresh import read_again, refresh
 from venus.adapters.under.circuit import TargetCircuit
 from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
@@ -248,6 +249,9 @@ class _Following:
                 for t in self._manifest.tables.values()
             ),
             paused=self._target.paused,
+            figures=AdapterFigures(
+                place=self._target.description, rows=row_counts(self._manifest), counted_at_us=time.time_ns() // 1000
+            ),
         )
 
     def _tell(self) -> None:

@@ -141,6 +141,11 @@ class Manifest:
             raise Corruption(f"{path} cannot be read: {error}", hint="load this target into an empty folder") from error
 
 
+def row_counts(manifest: Manifest) -> dict[int, int]:
+    """Return how many rows each table had when its state was last written, by number."""
+    return {t.table_id: t.base.rows for t in manifest.tables.values()}
+
+
 def shape_of(schema: TableSchema, text_columns: list[str]) -> Shape:
     """Return the shape of a schema version; a column that is text may be younger than this version."""
     return Shape.of(schema, text_columns=frozenset(text_columns) & {c.name for c in schema.columns})

@@ -22,7 +22,7 @@ from venus.adapters.targets.parquet.fitness import becomes_text
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.follow import run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import Manifest
+from venus.adapters.targets.parquet.manifest import Manifest, row_counts
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.config import Settings
 from venus.errors import VenusError
@@ -90,11 +90,15 @@ class Parquet(Lacking):
         except VenusError as error:
             return TargetView(name=self.name, group=group, error=str(error))
         if manifest is None:
-            return TargetView(name=self.name, group=group)
+            return TargetView(name=self.name, group=group, place=folder.description)
         return view(
-            self.name, manifest, paused=folder.paused, resyncing=set(folder.asked_resyncs()),
+            self.name, manifest, place=folder.description, paused=folder.paused, resyncing=set(folder.asked_resyncs()),
             now_us=time.time_ns() // 1000,
         )  # fmt: skip
+
+    def row_counts(self) -> dict[int, int]:
+        found = self._folder.manifest()
+        return row_counts(found) if found is not None else {}
 
     def pause(self, table: str | None, reason: str) -> Commanded:
         return self._all_paused("pause", table, "PAUSED")
@@ -130,12 +134,13 @@ def names_of(qualified: str) -> tuple[str, ...]:
     return qualified, qualified.partition(".")[2]
 
 
-def view(name: str, manifest: Manifest, *, paused: bool, resyncing: set[int], now_us: int) -> TargetView:
+def view(name: str, manifest: Manifest, *, place: str, paused: bool, resyncing: set[int], now_us: int) -> TargetView:
     """Return a folder as `status` shows every target."""
     notes = [f"{t.name} {t.note}" for t in manifest.tables.values() if t.note]
     return TargetView(
         name=name,
         group=manifest.group,
+        place=place,
         loaded=True,
         paused=paused,
         offset=manifest.offset,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from venus.adapter_figures import AdapterFigures, comparison_from_text
 from venus.adapters.targets.postgresql import cutmark
 from venus.adapters.targets.postgresql.database import ACTIVE, RESYNC, Position, PostgresTarget, TableState
 from venus.adapters.targets.postgresql.rowsql import RowSql
@@ -39,6 +40,8 @@ class Catalogue:
     quarantined: dict[int, int]
     #: When the target became the application's own; empty = it follows.
     cut_over: str = ""
+    #: Where the target is, for people.
+    place: str = ""
     _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
     _predicates: dict[tuple[int, int, str], Predicate] = field(default_factory=dict)
 
@@ -67,7 +70,8 @@ class Catalogue:
             quarantined=self.quarantined,
             resyncing={table_id for table_id, purposes in self.sweeps.items() if RESYNC in purposes},
         )
-        return replace(standing, cut_over=self.cut_over)
+        figures = AdapterFigures(place=self.place, compared=comparison_from_text(self.position.compared))
+        return replace(standing, cut_over=self.cut_over, figures=figures)
 
     def kept(self, log_start: int = 0) -> int:
         """Return the offset below which no table needs anything any more; the queue starts at `log_start`.
@@ -189,6 +193,7 @@ def read(target: PostgresTarget, session: Session) -> Catalogue:
             sweeps=sweeps,
             quarantined=dict(target.own_rows(session, "open_by_table")),
             cut_over=cutmark.moment(cutmark.read(target, session)) if position.paused else "",
+            place=target.description,
         )
     finally:
         session.rollback()

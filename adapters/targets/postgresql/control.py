@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from venus.adapter_figures import Comparison, comparison_to_text
 from venus.adapters.targets.contract import QuarantineRow, RetryReport
 from venus.adapters.targets.cutting import Mark
 from venus.adapters.targets.postgresql import cutmark
@@ -19,6 +20,7 @@ from venus.adapters.targets.postgresql.database import (
     Position,
     PostgresTarget,
     TableState,
+    transaction,
 )
 from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
@@ -39,8 +41,10 @@ __all__ = [
     "quarantine_list",
     "quarantine_retry",
     "quarantine_skip",
+    "record_comparison",
     "resume",
     "resync",
+    "row_counts",
     "table_states",
 ]
 
@@ -51,6 +55,8 @@ class Progress:
 
     target: str
     group: str
+    #: Database and host.
+    place: str = ""
     position: Position | None
     tables: tuple[TableState, ...]
     open_quarantine: int
@@ -93,6 +99,7 @@ def progress_of(target: PostgresTarget, session: Session) -> Progress:
     return Progress(
         target=target.name,
         group=target.group,
+        place=target.description,
         position=target.position(session) if installed else None,
         tables=tables,
         open_quarantine=int(target.own_rows(session, "count_open")[0][0]) if installed else 0,
@@ -136,6 +143,22 @@ def resume(settings: Settings, name: str, tables: Sequence[str] = ()) -> list[Ta
             if state.state in (PAUSED, HALTED):
                 target.set_state(session, state.table_id, CATCHUP, held_from=state.held_from)
         return target.tables(session)
+
+
+def record_comparison(settings: Settings, name: str, compared: Comparison) -> None:
+    """Keep what `venus verify` has found. A target of an older VENUS has no place for it."""
+    target = PostgresTarget(settings, name)
+    with one_session(target) as session:
+        if target.installed(session) and target.own_rows(session, "is_newest")[0][0]:
+            with transaction(session):
+                target.own(session, "set_compared", compared=comparison_to_text(compared))
+
+
+def row_counts(settings: Settings, name: str) -> dict[int, int]:
+    """Return about how many rows each table of a target has, by number."""
+    target = PostgresTarget(settings, name)
+    with one_session(target) as session:
+        return target.row_counts(session) if target.installed(session) else {}
 
 
 def resync(settings: Settings, name: str, table: str) -> list[TableState]:

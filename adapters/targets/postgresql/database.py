@@ -56,6 +56,8 @@ class Position:
     applied_at: datetime | None = None
     heartbeat_at: datetime | None = None
     note: str = ""
+    #: What the last `venus verify` has found, as text (venus/adapter_figures.py).
+    compared: str | None = None
     #: Which rows the broker set has that was read; None = it has not said.
     rows: RowsIdentity | None = None
 
@@ -163,7 +165,7 @@ class PostgresTarget(Configured):
         if not rows:
             return None
         names = ("offset", "epoch", "last_sequence", "control", "paused")
-        moments = ("captured_at", "committed_at", "applied_at", "heartbeat_at", "note")
+        moments = ("captured_at", "committed_at", "applied_at", "heartbeat_at", "note", "compared")
         *found, identity = rows[0]
         return Position(**dict(zip(names + moments, found, strict=True)), rows=rows_from_text(identity))
 
@@ -176,6 +178,10 @@ class PostgresTarget(Configured):
         names = TableState.__slots__
         rows = self.own_rows(session, "tables", table_id=table_id)
         return [TableState(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def row_counts(self, session: Session) -> dict[int, int]:
+        """Return about how many rows each table has, by number, as the server's statistics say."""
+        return dict(self.own_rows(session, "row_counts"))
 
     def unaccounted(self, session: Session) -> int | None:
         """Return how many changes below the applied offset nobody knows what became of; None = never loaded."""

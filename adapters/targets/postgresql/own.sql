@@ -8,9 +8,9 @@ SELECT pg_try_advisory_lock(hashtextextended(%(group)s, 7654))
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- position --
--- A target that an older VENUS has loaded lacks the last one until a load or `venus sync` upgrades it.
+-- A target that an older VENUS has loaded lacks the last two until a load or `venus sync` upgrades it.
 SELECT "offset", epoch, last_sequence, control, paused, captured_at, committed_at, applied_at, heartbeat_at, note,
-    to_jsonb(a) ->> 'rows_identity'
+    to_jsonb(a) ->> 'compared', to_jsonb(a) ->> 'rows_identity'
 FROM {own}.applied a WHERE group_name = %(group)s
 
 -- hold_position --
@@ -33,6 +33,24 @@ UPDATE {own}.applied SET rows_identity = %(rows)s WHERE group_name = %(group)s
 -- To the cut of a snapshot: what lies between is contained in the full data, which every table is made equal to.
 UPDATE {own}.applied SET rows_repaired = rows_repaired + %(offset)s - "offset", "offset" = %(offset)s, epoch = %(epoch)s,
     last_sequence = %(sequence)s, rows_identity = %(rows)s, control = control + 1 WHERE group_name = %(group)s
+
+-- set_compared --
+-- The loop reads it with everything else that a command changes.
+UPDATE {own}.applied SET compared = %(compared)s, control = control + 1 WHERE group_name = %(group)s
+
+-- row_counts --
+-- About how many rows the target's tables have, by the server's statistics: those of the last ANALYZE times what the
+-- table has grown by since, else what the server has counted.
+SELECT t.table_id, greatest(0, sum(
+    CASE WHEN c.relkind = 'p' THEN 0
+         WHEN c.reltuples >= 0 AND c.relpages > 0
+         THEN c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::bigint)
+         ELSE pg_stat_get_live_tuples(c.oid) END))::bigint
+FROM (SELECT table_id, to_regclass(format('%%I.%%I', namespace, name)) AS oid FROM {own}.target_table
+    WHERE group_name = %(group)s) t
+CROSS JOIN LATERAL (SELECT t.oid UNION SELECT p.relid FROM pg_partition_tree(t.oid) p) r
+JOIN pg_class c ON c.oid = r.oid
+GROUP BY t.table_id
 
 -- remove_position --
 DELETE FROM {own}.applied WHERE group_name = %(group)s
@@ -77,7 +95,7 @@ ORDER BY table_id
 
 -- is_newest --
 SELECT EXISTS (SELECT FROM pg_attribute
-    WHERE attrelid = '{own}.applied'::regclass AND attname = 'rows_identity' AND NOT attisdropped)
+    WHERE attrelid = '{own}.applied'::regclass AND attname = 'compared' AND NOT attisdropped)
 
 -- put_table --
 INSERT INTO {own}.target_table (group_name, table_id, schema_version, namespace, name, source_name, state, counted_from,

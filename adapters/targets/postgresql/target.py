@@ -35,6 +35,7 @@ from venus.model import Finding, TableSchema
 from venus.suggest import table_named
 
 if TYPE_CHECKING:
+    from venus.adapter_figures import Comparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
     from venus.adapters.targets.cutting import CutoverTarget
@@ -114,6 +115,9 @@ class Postgresql(Lacking):
         except VenusError as error:
             return TargetView(name=self.name, group=self._target.group, error=str(error))
 
+    def row_counts(self) -> dict[int, int]:
+        return control.row_counts(self._settings, self.name)
+
     def pause(self, table: str | None, reason: str) -> Commanded:
         meant = self._meant(table)
         control.pause(self._settings, self.name, meant, reason=reason)
@@ -166,6 +170,9 @@ class Postgresql(Lacking):
         from venus.adapters.targets.postgresql.verify import PostgresTargetReader
 
         return PostgresTargetReader(self._target)
+
+    def record_comparison(self, compared: Comparison) -> None:
+        control.record_comparison(self._settings, self.name, compared)
 
     # -- cut-over ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from venus.adapter_figures import comparison_from_text
 from venus.adapters.targets.cutting import Mark
 from venus.adapters.targets.postgresql.catalogue import shown_state
 from venus.adapters.targets.postgresql.control import Progress
@@ -17,7 +18,7 @@ def view(found: Progress) -> TargetView:
     """Return what VENUS's own tables at the target say."""
     position = found.position
     if position is None:
-        return TargetView(name=found.target, group=found.group, constraints=found.constraints)
+        return TargetView(name=found.target, group=found.group, place=found.place, constraints=found.constraints)
     return _loaded(found, position)
 
 
@@ -26,7 +27,9 @@ def _loaded(found: Progress, position: Position) -> TargetView:
     return TargetView(
         name=found.target,
         group=found.group,
+        place=found.place,
         loaded=True,
+        compared=comparison_from_text(position.compared),
         paused=position.paused,
         offset=position.offset,
         applied_sequence=position.last_sequence,

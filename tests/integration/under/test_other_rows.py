@@ -133,8 +133,8 @@ def test_a_position_of_before_is_accepted_once(database: str, real: RealBroker, 
         networks.has(broker.address, real.next_offset)
     settings = settings_for(sets[0].address, {"a": database})
     full_sync(settings, "a")
-    query(database, "ALTER TABLE venus.applied DROP COLUMN rows_identity")
-    query(database, f"UPDATE venus.{VERSION_TABLE} SET version_num = 'target_0003' WHERE version_num = 'target_0004'")
+    query(database, "ALTER TABLE venus.applied DROP COLUMN rows_identity, DROP COLUMN compared")
+    query(database, f"UPDATE venus.{VERSION_TABLE} SET version_num = 'target_0003' WHERE version_num = 'target_0005'")
     with following(settings, "a"):
         feed.cut(put(3, "EU", 30))
         caught_up(database, real)

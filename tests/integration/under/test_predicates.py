@@ -326,8 +326,8 @@ def test_a_target_that_an_older_version_has_loaded_is_upgraded(database: str, fe
         database,
         "ALTER TABLE venus.target_table DROP COLUMN predicate, DROP COLUMN predicate_before, "
         "DROP COLUMN rows_brought, DROP COLUMN rows_removed; ALTER TABLE venus.load_manifest DROP COLUMN outside; "
-        "ALTER TABLE venus.applied DROP COLUMN rows_identity; "
-        f"UPDATE venus.{VERSION_TABLE} SET version_num = 'target_0002' WHERE version_num = 'target_0004'",
+        "ALTER TABLE venus.applied DROP COLUMN rows_identity, DROP COLUMN compared; "
+        f"UPDATE venus.{VERSION_TABLE} SET version_num = 'target_0002' WHERE version_num = 'target_0005'",
     )
     assert {t.state for t in table_states(settings, "a")} == {"ACTIVE"}
     changed = with_where(settings, WHERE)

@@ -47,7 +47,11 @@ def test_a_target_that_is_away_and_late() -> None:
     entry.consumers[0].connected = False
     entry.consumers[0].backlog_rows = 1200
     entry.consumers[0].oldest_unacknowledged_us = NOW_US - 61_000_000
-    assert rules(status) == ["target_away", "target_late"]
+    assert rules(status) == ["target_away"], "one alarm for one thing"
+    ((_, said),) = judged(status, NOW, LATE)
+    assert said.endswith(": apply is not connected, 1,200 changes behind, the oldest 61 s; is `venus sync` running?")
+    entry.consumers[0].connected = True
+    assert rules(status) == ["target_late"]
 
 
 def test_a_set_below_is_no_target() -> None:
@@ -56,10 +60,12 @@ def test_a_set_below_is_no_target() -> None:
     assert rules(status) == []
     below.connected, below.backlog_rows, below.oldest_unacknowledged_us = False, 1200, NOW_US - 61_000_000
     assert [text for _, text in judged(status, NOW, LATE)] == [
-        "broker -> set lyon: it does not pull; the queue is kept for it: is its broker running, and the line up?",
-        "broker -> set lyon: 1,200 changes behind, the oldest 61 s",
+        "broker -> set lyon: it does not pull, 1,200 changes behind, the oldest 61 s; "
+        "the queue is kept for it: is its broker running, and the line up?"
     ]
-    assert rules(status) == ["set_away", "set_late"]
+    assert rules(status) == ["set_away"]
+    below.connected = True
+    assert rules(status) == ["set_late"]
 
 
 def test_who_was_paused_is_neither() -> None:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from venus.adapter_figures import (
+    AdapterFigures,
+    Comparison,
+    TableFillFigures,
+    comparison_from_text,
+    comparison_to_text,
+)
+from venus.alarm_rules import recognised
 from venus.broker.service.reported import REPORTS_MAX, Reports
 from venus.conditions import AdapterCondition, TableCondition, at_source, problems, uncaptured_at_source
 from venus.errors import ProtocolError
+from venus.rpc.limits import REPORTED_ROW_COUNTS_MAX
 from venus.rpc.reports import (
     NAME_CHARACTERS_MAX,
     REASON_CHARACTERS_MAX,
@@ -194,3 +203,68 @@ def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> No
         "source: b is HALTED (cannot be carried: row 5); correct the row; it is retried automatically; or exclude its"
         " column in [source.columns]",
     ]
+
+
+COMPARED = Comparison(ended_at_us=SECOND_US, verdict="different", leg="ends", tables=2, rows=7, different=1)
+FIGURES = AdapterFigures(
+    place="shop at db.example:5432",
+    rows={1: 3_000_000, 2: 0},
+    counted_at_us=SECOND_US,
+    fills=(TableFillFigures(table_id=2, name="shop.t2", rows=5, rows_expected=10),),
+    compared=COMPARED,
+)
+
+
+def test_figures_of_the_database_travel_with_the_condition() -> None:
+    condition = AdapterCondition.of([table(3)], figures=FIGURES)
+
+    report = encode(condition)
+
+    check(report)
+    assert decode(report) == condition
+    assert not encode(AdapterCondition()).HasField("figures")
+    assert comparison_from_text(comparison_to_text(COMPARED)) == COMPARED
+    assert comparison_from_text(None) is None
+
+
+def test_figures_are_never_more_than_the_broker_takes() -> None:
+    fill = TableFillFigures(table_id=1, name="x" * 1_000, rows=0, rows_expected=0)
+    large = AdapterFigures(place="p\n" * 500, rows=dict.fromkeys(range(5_000), 1), fills=(fill,) * 1_000)
+
+    report = encode(AdapterCondition(figures=large))
+
+    check(report)
+    assert len(report.figures.rows) == REPORTED_ROW_COUNTS_MAX
+    assert len(report.figures.fills) == TABLES_MAX
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        broker_pb2.AdapterFigures(place="a\nb"),
+        broker_pb2.AdapterFigures(place="p" * (NAME_CHARACTERS_MAX + 1)),
+        broker_pb2.AdapterFigures(rows=[broker_pb2.TableRowCount()] * (REPORTED_ROW_COUNTS_MAX + 1)),
+        broker_pb2.AdapterFigures(fills=[broker_pb2.TableFill(name="t")] * (TABLES_MAX + 1)),
+        broker_pb2.AdapterFigures(fills=[broker_pb2.TableFill(name="\x1b[31m")]),
+        broker_pb2.AdapterFigures(compared=broker_pb2.Comparison(verdict="fine")),
+        broker_pb2.AdapterFigures(compared=broker_pb2.Comparison(verdict="same", leg="\x00")),
+    ],
+)
+def test_figures_that_no_adapter_sends_are_refused(figures: broker_pb2.AdapterFigures) -> None:
+    with pytest.raises(ProtocolError):
+        check(broker_pb2.AdapterReport(figures=figures))
+
+
+def test_the_refused_row_of_a_halted_table_is_one_problem() -> None:
+    halted = AdapterCondition.of([table(1, quarantined=1)], quarantined=1)
+    assert len(problems(halted, "eu")) == 1
+    more = AdapterCondition.of([table(1, quarantined=1), table(2, state="ACTIVE", quarantined=2)], quarantined=3)
+    assert problems(more, "eu")[1:] == ["target eu: 2 refused changes wait; see `venus quarantine list --target eu`"]
+
+
+def test_rows_that_the_last_comparison_found_different_are_a_problem_until_they_are_repaired() -> None:
+    (text,) = problems(AdapterCondition(figures=FIGURES), "eu")
+    assert text.startswith("target eu: the last comparison found 1 row different; `venus verify --target eu --repair`")
+    assert recognised(text)[0].name == "compared_different"
+    same = AdapterFigures(compared=Comparison(ended_at_us=1, verdict="same"))
+    assert problems(AdapterCondition(figures=same), "eu") == []

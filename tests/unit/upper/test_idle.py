@@ -12,6 +12,7 @@ from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Run
 from venus.adapters.upper import chores
 from venus.adapters.upper.pacing import Pace
+from venus.errors import SourceError
 
 T1 = 2
 
@@ -102,6 +103,26 @@ def test_a_table_that_goes_on_before_the_next_look_at_the_registry_is_told_to_th
     run.capture()
     states = [[t.state for t in condition.tables] for condition in run.broker.reports]
     assert states == [[], ["PAUSED"], []]
+
+
+def test_about_how_many_rows_there_are_is_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter(range(1, 1_000))
+    monkeypatch.setattr(ScriptedSource, "row_counts", lambda _: {T1: next(counts)})
+    run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 150))
+    run.capture()
+    found = [condition.figures.rows[T1] for condition in run.broker.reports if condition.figures.rows]
+    assert found == [1, 2, 3]
+
+
+def test_a_source_that_does_not_say_how_many_rows_it_has_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: ScriptedSource) -> dict[int, int]:
+        raise SourceError("permission denied")
+
+    monkeypatch.setattr(ScriptedSource, "row_counts", refuse)
+    run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: db.put(T1, "k", "v")] * 5))
+    run.capture()
+    assert not any(condition.figures.rows for condition in run.broker.reports)
+    assert run.broker.committed
 
 
 def test_a_fill_that_another_process_has_restarted_is_read() -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from venus.conditions import clock_problem, set_problems, silence
-from venus.model import counted
+from venus.conditions import apply_problems, clock_problem, set_problems, silence
 from venus.network.topology import PULLS_AS
 from venus.wire import broker_pb2
 
@@ -77,11 +76,11 @@ def _targets(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Itera
                 late_max_s=late_s,
             )  # fmt: skip
             continue
-        where = f"broker -> target {consumer.group.removeprefix(f'{entry.business}/')}"
         if consumer.HasField("reported") and (consumer.reported.report.paused or consumer.reported.report.cut_over):
             continue  # the one is an alarm of its own, and says why the rest is so; the other is what was wanted
-        if not consumer.connected:
-            yield f"{where}: apply is not connected; is `venus sync` running?"
-        late = now.age_s(consumer.oldest_unacknowledged_us) if consumer.oldest_unacknowledged_us else 0.0
-        if consumer.backlog_rows and late > late_s:
-            yield f"{where}: {counted(consumer.backlog_rows, 'change')} behind, the oldest {late:,.0f} s"
+        yield from apply_problems(
+            consumer.group.removeprefix(f"{entry.business}/"), connected=consumer.connected,
+            backlog_rows=consumer.backlog_rows,
+            late_s=now.age_s(consumer.oldest_unacknowledged_us) if consumer.oldest_unacknowledged_us else 0.0,
+            late_max_s=late_s,
+        )  # fmt: skip

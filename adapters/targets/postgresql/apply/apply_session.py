@@ -10,6 +10,7 @@ import logging
 import time
 
 from venus import cutlog
+from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held import HeldTables
 from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once, is_small
@@ -58,6 +59,7 @@ class ApplySession:
         self._accounted = 0.0
         self._accounted_offset = -1
         self._unaccounted: int | None = None
+        self._count_at = float("-inf")
         self._watch: Watch | None = None
 
     def __enter__(self) -> ApplySession:
@@ -301,6 +303,7 @@ class ApplySession:
             self._reload()
         self._tend_resyncs()
         self._account()
+        self._count_rows()
         self._loop.clearing.step(self._target, self._session)
         if not self._stream.told(*self._positions()):
             self._acknowledge()  # a table follows again: nothing is kept for it any more, also on a quiet queue
@@ -322,6 +325,15 @@ class ApplySession:
             )
         self._unaccounted = missing
         self._acknowledge(missing)
+
+    def _count_rows(self) -> None:
+        """Ask the server about how many rows its tables have, and tell the broker."""
+        if time.monotonic() < self._count_at:
+            return
+        self._count_at = time.monotonic() + ROWS_EVERY_S
+        self._stream.row_counts = self._target.row_counts(self._session)
+        self._stream.counted_at_us = time.time_ns() // 1000
+        self._stream.report(self._catalogue)
 
     def _tend_resyncs(self) -> None:
         try:

@@ -30,6 +30,9 @@ class Stream:
         self._rows_max = settings.cut_group_rows_max
         self._told = (0, 0)
         self.ahead = ahead
+        #: About how many rows the target's tables have, and when that was read.
+        self.row_counts: dict[int, int] = {}
+        self.counted_at_us = 0
         #: Which rows the broker's set has at the applied offset; None = it does not say.
         self.rows: RowsIdentity | None = None
         self.cuts = Assembler(catalogue.position.offset)
@@ -61,7 +64,8 @@ class Stream:
     def report(self, catalogue: Catalogue, *, waits: Sequence[TableCondition] = ()) -> None:
         """Tell how the tables stand, and for whom they wait."""
         condition = catalogue.condition()
-        self._subscriber.report(replace(condition, tables=(*waits, *condition.tables)))
+        figures = replace(condition.figures, rows=self.row_counts, counted_at_us=self.counted_at_us)
+        self._subscriber.report(replace(condition, tables=(*waits, *condition.tables), figures=figures))
 
     def acknowledge(self, applied: int, kept: int, unaccounted: int | None = None) -> None:
         """Tell what is applied, and from where on the broker must keep the queue."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.loop import run_apply
@@ -53,6 +55,8 @@ class StagedApply:
         self._loop = Loop(name, stop, report)
         self._subscriber: Subscriber | None = None
         self._log_start = 0
+        self._row_counts: dict[int, int] = {}
+        self._counted_at_us = 0
         #: How many micro-batches were staged, and how many went the ordinary way.
         self.staged = self.ordinary = 0
 
@@ -151,7 +155,15 @@ class StagedApply:
         catalogue = opened.catalogue
         kept = catalogue.kept(self._log_start)
         self._subscriber.acknowledge(catalogue.position.offset, kept=kept, unaccounted=missing)
-        self._subscriber.report(catalogue.condition())
+        condition = catalogue.condition()
+        self._count_rows(opened)
+        figures = replace(condition.figures, rows=self._row_counts, counted_at_us=self._counted_at_us)
+        self._subscriber.report(replace(condition, figures=figures))
+
+    def _count_rows(self, opened: _Opened) -> None:
+        now_us = time.time_ns() // 1000
+        if now_us - self._counted_at_us >= ROWS_EVERY_S * 1e6:
+            self._row_counts, self._counted_at_us = self._target.row_counts(opened.session), now_us
 
     def _leave(self) -> None:
         if self._subscriber is not None:
