@@ -105,6 +105,8 @@ class ForeignKey:
     referred_columns: tuple[str, ...]
     on_delete: str = ""
     on_update: str = ""
+    #: The source enforces it for new rows only; older rows may violate it.
+    not_valid: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,8 @@ class Check:
 
     name: str
     sql: str
+    #: The source enforces it for new rows only; older rows may violate it.
+    not_valid: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

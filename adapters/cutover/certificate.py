@@ -74,7 +74,14 @@ def document(
         "equal": bool(tables) and all(t.equal for t in tables),
         "tables": [t.document for t in tables],
         "foreign_keys": [
-            {"name": f.name, "reference": f.shown, "orphans": f.orphans, "example": f.example} for f in foreign_keys
+            {
+                "name": f.name,
+                "reference": f.shown,
+                "orphans": f.orphans,
+                "example": f.example,
+                "not_valid": f.not_valid,
+            }
+            for f in foreign_keys
         ],
         "counters": [
             {"sequence": c.sequence, "table": c.table, "column": c.column, "next": c.next_value, "step": c.step}

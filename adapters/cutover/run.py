@@ -225,7 +225,7 @@ class _Cutover:
     def _asked(self) -> list[Reference]:
         self._report("checks the foreign keys", 0, 0)
         found = self._session.references()
-        orphans = [f for f in found if f.orphans]
+        orphans = [f for f in found if f.orphans and not f.not_valid]
         if not self._wish.leave_invalid:
             self._add(
                 [Block(what=f"foreign key {f.name} {f.shown}: {dangling(f.orphans)}, for example {f.example}")

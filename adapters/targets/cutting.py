@@ -53,6 +53,7 @@ class Reference:
     shown: str  # for people: child (columns) -> parent
     orphans: int  # rows that refer to nothing
     example: str  # one of them
+    not_valid: bool = False  # NOT VALID at the source: such rows are allowed there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ def to_wire(schema: TableSchema) -> wire.TableSchema:
         source_dialect=schema.source_dialect,
         file_descriptor=file_descriptor(schema),
         row_message=row_message(schema),
-        checks=[wire.Check(name=c.name, sql=c.sql) for c in schema.checks],
+        checks=[wire.Check(name=c.name, sql=c.sql, not_valid=c.not_valid) for c in schema.checks],
         left_out=[
             wire.LeftOut(what=o.what, name=o.name, definition=o.definition, reason=o.reason) for o in schema.left_out
         ],
@@ -63,7 +63,7 @@ def _own_type_to_wire(own: OwnType) -> wire.OwnType:
         base_spelled=own.base_spelled,
         not_null=own.not_null,
         default_sql=own.default_sql,
-        checks=[wire.Check(name=c.name, sql=c.sql) for c in own.checks],
+        checks=[wire.Check(name=c.name, sql=c.sql, not_valid=c.not_valid) for c in own.checks],
     )
 
 
@@ -86,6 +86,7 @@ def _foreign_key_to_wire(key: ForeignKey) -> wire.ForeignKey:
         referred_columns=key.referred_columns,
         on_delete=key.on_delete,
         on_update=key.on_update,
+        not_valid=key.not_valid,
     )
 
 
@@ -126,7 +127,7 @@ def from_wire(message: wire.TableSchema) -> TableSchema:
         foreign_keys=tuple(_foreign_key_from_wire(f) for f in message.foreign_keys),
         comment=message.comment,
         source_dialect=message.source_dialect,
-        checks=tuple(Check(name=c.name, sql=c.sql) for c in message.checks),
+        checks=tuple(Check(name=c.name, sql=c.sql, not_valid=c.not_valid) for c in message.checks),
         left_out=tuple(
             LeftOut(what=o.what, name=o.name, definition=o.definition, reason=o.reason) for o in message.left_out
         ),
@@ -146,7 +147,7 @@ def _own_type_from_wire(own: wire.OwnType) -> OwnType:
         base_spelled=own.base_spelled,
         not_null=own.not_null,
         default_sql=own.default_sql,
-        checks=tuple(Check(name=c.name, sql=c.sql) for c in own.checks),
+        checks=tuple(Check(name=c.name, sql=c.sql, not_valid=c.not_valid) for c in own.checks),
     )
 
 
@@ -169,6 +170,7 @@ def _foreign_key_from_wire(key: wire.ForeignKey) -> ForeignKey:
         referred_columns=tuple(key.referred_columns),
         on_delete=key.on_delete,
         on_update=key.on_update,
+        not_valid=key.not_valid,
     )
 
 
@@ -242,6 +244,11 @@ def _besides(schema: TableSchema) -> dict[str, list[tuple[object, ...]]]:
             (t.spelled, t.base_spelled, t.not_null, t.default_sql, sorted((c.name, c.sql) for c in t.checks))
             for t in schema.types
             if t.base is not None
+        ),
+        "not_valid": sorted(
+            [("check", c.name) for c in schema.checks if c.not_valid]
+            + [("foreign key", f.name) for f in schema.foreign_keys if f.not_valid]
+            + [(t.spelled, c.name) for t in schema.types for c in t.checks if c.not_valid]
         ),
         "left_out": sorted(
             (o.what, o.name, o.definition) for o in schema.left_out if o.what != HEIR and o.reason != UNFINISHED

@@ -225,17 +225,21 @@ class Check(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     SQL_FIELD_NUMBER: _builtins.int
+    NOT_VALID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     sql: _builtins.str
+    not_valid: _builtins.bool
+    """the source enforces it for new rows; older rows may violate it"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         sql: _builtins.str = ...,
+        not_valid: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "sql", b"sql"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "not_valid", b"not_valid", "sql", b"sql"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -337,12 +341,15 @@ class ForeignKey(_message.Message):
     REFERRED_COLUMNS_FIELD_NUMBER: _builtins.int
     ON_DELETE_FIELD_NUMBER: _builtins.int
     ON_UPDATE_FIELD_NUMBER: _builtins.int
+    NOT_VALID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     referred_namespace: _builtins.str
     referred_table: _builtins.str
     on_delete: _builtins.str
     """empty = NO ACTION; in force only from the cut-over on"""
     on_update: _builtins.str
+    not_valid: _builtins.bool
+    """the source enforces it for new rows; older rows may violate it"""
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -357,10 +364,11 @@ class ForeignKey(_message.Message):
         referred_columns: _abc.Iterable[_builtins.str] | None = ...,
         on_delete: _builtins.str = ...,
         on_update: _builtins.str = ...,
+        not_valid: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "name", b"name", "on_delete", b"on_delete", "on_update", b"on_update", "referred_columns", b"referred_columns", "referred_namespace", b"referred_namespace", "referred_table", b"referred_table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "name", b"name", "not_valid", b"not_valid", "on_delete", b"on_delete", "on_update", b"on_update", "referred_columns", b"referred_columns", "referred_namespace", b"referred_namespace", "referred_table", b"referred_table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,7 @@ from venus.model import Check, Column, Index, LeftOut
 GRAMMAR = Grammar(name="mysql", length_in_bytes=True)
 _FULLTEXT = "PostgreSQL finds words by other means (tsvector and GIN)"
 _WEAKER = "the source also refuses texts that differ only in case, accents or blanks at the end; here they are two"
+_NOT_ENFORCED = "the source does not enforce it, so rows may violate it"
 _BEGINNING = "it covers only the beginning of a value; the whole one may be too long for an index"
 
 
@@ -50,7 +51,7 @@ def read(connection: Connection, parts: Mapping[str, str], *, mariadb: bool) -> 
         found[row[0]].indexes.append(row[1:])
     for row in connection.rows(statement("structure", f"checks_{'mariadb' if mariadb else 'mysql'}", **parts)):
         # MySQL escapes the condition as a whole, so that its constants begin with \'
-        found[row[0]].checks.append((row[1], row[2] if mariadb else row[2].replace("\\'", "'"), row[3]))
+        found[row[0]].checks.append((row[1], row[2] if mariadb else row[2].replace("\\'", "'"), *row[3:]))
     return found
 
 
@@ -61,8 +62,13 @@ def structure(
     """Make of one table what a target can have. Pure."""
     found = Structure()
     facts = {c.name.lower(): Fact(name=c.name, type=c.type, exact=_is_exact(declared[c.name])) for c in columns}
-    for constraint, text, of_column in rows.checks:
+    for constraint, text, of_column, is_enforced in rows.checks:
         shown = f"{name}_{constraint}_check" if of_column == "1" else constraint
+        if is_enforced != "1":
+            found.left_out.append(
+                LeftOut(what="check constraint", name=shown, definition=text, reason=_NOT_ENFORCED)
+            )  # fmt: skip
+            continue
         why = carry_check(shown, text, GRAMMAR, facts, found.checks)
         found.left_out += [why] if why else []
     for column in columns:

@@ -8,15 +8,15 @@ SELECT s.table_name, s.index_name, s.non_unique = 0, s.column_name, coalesce(s.s
  WHERE s.table_schema = {database} AND s.index_name <> 'PRIMARY' ORDER BY s.table_name, s.index_name, s.seq_in_index
 
 -- checks_mariadb --
-SELECT c.table_name, c.constraint_name, c.check_clause, c.level = 'Column' FROM information_schema.check_constraints c
+SELECT c.table_name, c.constraint_name, c.check_clause, c.level = 'Column', 1 FROM information_schema.check_constraints c
  WHERE c.constraint_schema = {database} ORDER BY c.table_name, c.constraint_name
 
 -- checks_mysql --
-SELECT t.table_name, t.constraint_name, c.check_clause, 0
+SELECT t.table_name, t.constraint_name, c.check_clause, 0, t.enforced = 'YES'
   FROM information_schema.table_constraints t
   JOIN information_schema.check_constraints c
     ON c.constraint_schema = t.constraint_schema AND c.constraint_name = t.constraint_name
- WHERE t.table_schema = {database} AND t.constraint_type = 'CHECK' AND t.enforced = 'YES'
+ WHERE t.table_schema = {database} AND t.constraint_type = 'CHECK'
  ORDER BY t.table_name, t.constraint_name
 
 -- fresh_statistics --

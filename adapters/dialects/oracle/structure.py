@@ -28,6 +28,8 @@ _TEXT = re.compile(r"'(?:[^']|'')+'")
 _CLOCK = re.compile(
     r"SYSDATE|SYSTIMESTAMP(\(\d\))?|CURRENT_TIMESTAMP(\(\d\))?|CURRENT_DATE|LOCALTIMESTAMP", re.IGNORECASE
 )
+_NOT_VALIDATED = "NOT VALIDATED"
+_NOT_UNIQUE = "older rows may violate it (ENABLE NOVALIDATE), and PostgreSQL has no such constraint"
 _ROWS_LOST = "PostgreSQL has no certain equal"
 
 
@@ -67,37 +69,66 @@ def completed(schema: TableSchema, rows: SchemaRows) -> TableSchema:
     name = schema.name
     columns, left = _columns(schema, rows.columns.get(name, []), {r[0]: r for r in rows.identities.get(name, [])})
     facts = {c.name.lower(): Fact(name=c.name, type=c.type) for c in columns}
+    found = _constraints(name, rows, facts, left)
+    indexes = _indexes(rows.indexes.get(name, []), facts, found.unique, schema.key, left)
+    (comment,) = next(iter(rows.table_comments.get(name, [])), ("",))
+    return replace(
+        schema, columns=columns, checks=tuple(found.checks), foreign_keys=tuple(found.keys), indexes=tuple(indexes),
+        comment=comment, left_out=tuple(left),
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Constraints:
+    """Of one table."""
+
+    checks: list[Check] = field(default_factory=list)
+    keys: list[ForeignKey] = field(default_factory=list)
+    #: Unique constraints by name.
+    unique: set[str] = field(default_factory=set)
+
+
+def _constraints(name: str, rows: SchemaRows, facts: Mapping[str, Fact], left: list[LeftOut]) -> _Constraints:
+    """Return the constraints of a table that are enforced; ENABLE NOVALIDATE says nothing of older rows."""
+    made = _Constraints()
     listed = _grouped(rows.constraint_columns.get(name, []))
     referred = _grouped(rows.referred_columns.get(name, []))
-    checks: list[Check] = []
-    keys: list[ForeignKey] = []
-    unique: set[str] = set()
-    for constraint, sort, condition, delete_rule, owner, table, status, deferrable in rows.constraints.get(name, []):
+    for row in rows.constraints.get(name, []):
+        constraint, sort, condition, delete_rule, owner, table, status, deferrable, validated = row
+        not_valid = validated == _NOT_VALIDATED
         if status != "ENABLED":
             left.append(_left("constraint", constraint, str(condition or ""), "it is disabled at the source"))
-        elif sort == "C" and not _NOT_NULL.fullmatch(str(condition or "")):
-            why = carry_check(constraint, str(condition), GRAMMAR, facts, checks)
-            left += [why] if why else []
+        elif sort == "C":
+            _add_check(made, constraint, str(condition or ""), facts, left, not_valid=not_valid)
         elif sort == "R" and any(c.lower() not in facts for c in listed[constraint]):
             left.append(_left("foreign key", constraint, "", "it has a column that is not carried"))
         elif sort == "R" and table is not None:
-            keys.append(
+            made.keys.append(
                 ForeignKey(
                     name=constraint, columns=listed[constraint], referred_namespace=owner, referred_table=table,
-                    referred_columns=referred[constraint],
+                    referred_columns=referred[constraint], not_valid=not_valid,
                     on_delete="" if delete_rule in (None, "NO ACTION") else str(delete_rule),
                 )
             )  # fmt: skip
+        elif sort == "U" and not_valid:
+            left.append(_left("unique constraint", constraint, f"({', '.join(listed[constraint])})", _NOT_UNIQUE))
         elif sort == "U":
-            unique.add(constraint)
+            made.unique.add(constraint)
             if deferrable == "DEFERRABLE":
                 left.append(_left("unique constraint", constraint, "", "DEFERRABLE is left out: it becomes immediate"))
-    indexes = _indexes(rows.indexes.get(name, []), facts, unique, schema.key, left)
-    (comment,) = next(iter(rows.table_comments.get(name, [])), ("",))
-    return replace(
-        schema, columns=columns, checks=tuple(checks), foreign_keys=tuple(keys), indexes=tuple(indexes),
-        comment=comment, left_out=tuple(left),
-    )  # fmt: skip
+    return made
+
+
+def _add_check(
+    made: _Constraints, name: str, condition: str, facts: Mapping[str, Fact], left: list[LeftOut], *, not_valid: bool
+) -> None:
+    """Add a check; a NOT NULL that older rows may violate is one, because the column's dictionary row allows NULL."""
+    if _NOT_NULL.fullmatch(condition) and not not_valid:
+        return
+    before = len(made.checks)
+    why = carry_check(name, condition, GRAMMAR, facts, made.checks)
+    left += [why] if why else []
+    made.checks[before:] = [replace(check, not_valid=not_valid) for check in made.checks[before:]]
 
 
 def _left(what: str, name: str, definition: str, reason: str) -> LeftOut:

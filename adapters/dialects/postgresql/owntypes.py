@@ -51,7 +51,11 @@ def _found(row: Row, types: Mapping[int, PgType]) -> Found | None:
         base_spelled=types[oid].base_spelled,
         not_null=not_null,
         default_sql="" if uses else default,
-        checks=tuple(Check(name=n, sql=_bare(text)) for n, text, needs in checks if not needs),
+        checks=tuple(
+            Check(name=n, sql=_bare(text), not_valid=text.endswith(" NOT VALID"))
+            for n, text, needs in checks
+            if not needs
+        ),
     )
     return Found(type=made, left_out=tuple(left))
 

@@ -17,6 +17,7 @@ from venus.model import HEIR, UNFINISHED, Check, Column, ForeignKey, Index, Left
 
 _DEFAULT_COLLATION = 'pg_catalog."default"'
 _NOT_ENFORCED = " NOT ENFORCED"
+_NOT_VALID = " NOT VALID"
 _ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 
 
@@ -31,6 +32,8 @@ class Structure:
     actions: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: Foreign keys that are not enforced.
     wishes: set[str] = field(default_factory=set)
+    #: Foreign keys that older rows may violate.
+    not_valid: set[str] = field(default_factory=set)
     #: Number of a column -> its default, where that means something without the source.
     defaults: dict[int, str] = field(default_factory=dict)
 
@@ -47,10 +50,13 @@ class Structure:
         """Return those foreign keys that are enforced, with their actions."""
         none = ("", "")
         return tuple(
-            replace(k, on_delete=self.actions.get(k.name, none)[0], on_update=self.actions.get(k.name, none)[1])
+            replace(
+                k, on_delete=self.actions.get(k.name, none)[0], on_update=self.actions.get(k.name, none)[1],
+                not_valid=k.name in self.not_valid,
+            )
             for k in keys
             if k.name not in self.wishes
-        )
+        )  # fmt: skip
 
 
 def read(connection: Connection, oids: Sequence[int]) -> Mapping[int, Structure]:
@@ -76,7 +82,10 @@ def _add_reference(structure: Structure, row: Row) -> None:
     if definition.endswith(_NOT_ENFORCED):
         structure.wishes.add(name)
         structure.left_out.append(_wish("foreign key", name, definition))
-    elif match == "f":
+        return
+    if definition.endswith(_NOT_VALID):
+        structure.not_valid.add(name)
+    if match == "f":
         structure.left_out.append(
             LeftOut(what="foreign key", name=name, definition="MATCH FULL", reason="it becomes MATCH SIMPLE")
         )
@@ -99,8 +108,13 @@ def _add_check(structure: Structure, row: Row) -> None:
     elif definition.endswith(_NOT_ENFORCED):
         structure.left_out.append(_wish("check constraint", name, definition))
     else:
-        text = definition.removesuffix(" NOT VALID").removesuffix(" NO INHERIT")
-        structure.checks.append(Check(name=name, sql=text.removeprefix("CHECK (").removesuffix(")")))
+        text = definition.removesuffix(_NOT_VALID).removesuffix(" NO INHERIT")
+        structure.checks.append(
+            Check(
+                name=name, sql=text.removeprefix("CHECK (").removesuffix(")"),
+                not_valid=definition.endswith(_NOT_VALID),
+            )
+        )  # fmt: skip
 
 
 def _heir(heir: str, parent: str) -> LeftOut:

@@ -43,6 +43,12 @@ SET LOCAL enable_hashjoin = on; SET LOCAL enable_nestloop = off;
 DELETE FROM {stage} a USING {stage} b WHERE {match_ab} AND a.ctid < b.ctid;
 SET LOCAL enable_nestloop = on; SET LOCAL enable_hashjoin = off
 
+-- drop_unchanged --
+-- Rows that the table has like this: a check that is NOT VALID would refuse to see them again.
+SET LOCAL enable_hashjoin = on;
+DELETE FROM {stage} s USING {rows} t WHERE {match} AND {same};
+SET LOCAL enable_hashjoin = off
+
 -- upsert_values --
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE VALUES {values} ON CONFLICT ({key}) DO {action}
 

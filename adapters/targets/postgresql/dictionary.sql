@@ -81,6 +81,23 @@ UNION ALL
 SELECT 'n', attname::text, '' FROM pg_attribute
 WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND attnotnull AND NOT attisdropped
 
+-- not_valid_checks --
+-- Checks that older rows may violate, each as ALTER TABLE ADD CONSTRAINT takes it.
+SELECT quote_ident(conname), pg_get_constraintdef(oid) FROM pg_constraint
+WHERE conrelid = to_regclass(%(table)s) AND contype = 'c' AND NOT convalidated
+
+-- no_identity --
+-- An identity is NOT NULL, a column with a default need not be.
+DO $venus$ BEGIN
+    IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass({table_name}) AND attname = {column_name}
+               AND attidentity <> '') THEN
+        ALTER TABLE {table} ALTER COLUMN {column} DROP IDENTITY;
+        ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL;
+        CREATE SEQUENCE {sequence} OWNED BY {table}.{column};
+        ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {default};
+    END IF;
+END $venus$
+
 -- taken --
 -- The names of relations in these schemas, but for these tables and their indexes.
 SELECT n.nspname::text, c.relname::text FROM pg_class c

@@ -42,8 +42,9 @@ def replace_rows(
     else:
         _require_key(session, before, sql.placed.schema)
     evolve()
-    removed = session.run(sql.text("delete_all"))
-    brought = session.run(sql.text("insert_side"))
+    with existing.lift_checks(session, sql.placed):
+        removed = session.run(sql.text("delete_all"))
+        brought = session.run(sql.text("insert_side"))
     if state.created:
         session.run(add_key(sql.placed))
     return removed, brought

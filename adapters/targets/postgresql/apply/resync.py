@@ -29,6 +29,7 @@ from venus.adapters.targets.postgresql.database import (
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_full
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
 from venus.adapters.targets.postgresql.schema.following import keep_version, step_to
 from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing, require_labels
@@ -256,10 +257,11 @@ class Resyncs:
             return replace_rows(session, state, self._target.place(before), sql, evolve)
         self._evolve(session, catalogue, state, schema)
         session.run("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
-        removed, replaced, inserted = (
-            session.run(sql.text(block, offset=str(cut)))
-            for block in ("resync_delete", "resync_replace", "resync_insert")
-        )
+        with existing.lift_checks(session, sql.placed):
+            removed, replaced, inserted = (
+                session.run(sql.text(block, offset=str(cut)))
+                for block in ("resync_delete", "resync_replace", "resync_insert")
+            )
         return removed, inserted - replaced
 
     def _evolve(

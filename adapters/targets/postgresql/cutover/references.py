@@ -31,6 +31,13 @@ class Found:
     referred: tuple[str, ...]
     orphans: int = 0
     example: str = ""
+    #: NOT VALID at the source: rows there may refer to nothing.
+    not_valid: bool = False
+
+    @property
+    def ends(self) -> tuple[tuple[str, str], tuple[str, ...], tuple[str, str], tuple[str, ...]]:
+        """What makes two foreign keys the same, whatever they are called."""
+        return self.child, self.columns, self.parent, self.referred
 
     @property
     def shown(self) -> str:
@@ -57,11 +64,12 @@ def present(session: Session, placed: Sequence[Placed]) -> list[Found]:
     ]
 
 
-def asked(session: Session, there: Sequence[Found], owed: Sequence[Reference]) -> list[Found]:
-    """Return every foreign key with how many rows refer to nothing."""
-    known = {(f.child, f.columns, f.parent, f.referred) for f in there}
-    missing = [f for f in map(_of, owed) if (f.child, f.columns, f.parent, f.referred) not in known]
-    return [_with_orphans(session, f) for f in (*there, *missing)]
+def asked(session: Session, there: Sequence[Found], owed: Sequence[Reference], placed: Sequence[Placed]) -> list[Found]:
+    """Return every foreign key with how many rows refer to nothing; `placed` = every table of the target."""
+    known = {f.ends for f in there}
+    missing = [f for f in map(_of, owed) if f.ends not in known]
+    lenient = {f.ends for f in map(_of, planned(placed, placed)) if f.not_valid}
+    return [_with_orphans(session, replace(f, not_valid=f.ends in lenient)) for f in (*there, *missing)]
 
 
 def _of(reference: Reference) -> Found:
@@ -72,6 +80,7 @@ def _of(reference: Reference) -> Found:
         parent=(parent.namespace, parent.name),
         columns=tuple(child.fold(c) for c in key.columns),
         referred=tuple(parent.fold(c) for c in (key.referred_columns or parent.schema.key)),
+        not_valid=key.not_valid,
     )
 
 
@@ -97,17 +106,16 @@ def put_in_force(
 
     `invalid` = names of those that rows contradict: they hold for new rows only. Returns what the target refused.
     """
-    named = {(f.child, f.columns, f.parent, f.referred): f.name for f in there}
+    named = {f.ends: f.name for f in there}
     warnings = []
     for reference in owed:
-        found = _of(reference)
-        name = named.get((found.child, found.columns, found.parent, found.referred), reference.name)
+        name = named.get(_of(reference).ends, reference.name)
         current = replace(reference, name=name)
         try:
             with transaction(session):
                 session.run(current.drop)
                 session.run(current.add(acting=acting))
-            if name not in invalid:
+            if name not in invalid and current.validate:
                 session.run(current.validate)
         except TargetError as error:
             logger.warning("%s: %s", current.add(acting=acting), error)

@@ -13,7 +13,7 @@ from venus.adapters.targets.cutting import Block, Counter, Mark, Reference, Tabl
 from venus.adapters.targets.postgresql import cutmark
 from venus.adapters.targets.postgresql.control import progress_of
 from venus.adapters.targets.postgresql.cutmark import sql
-from venus.adapters.targets.postgresql.cutover import heirs, references
+from venus.adapters.targets.postgresql.cutover import domains, heirs, references
 from venus.adapters.targets.postgresql.cutover.counters import set_always, set_counters
 from venus.adapters.targets.postgresql.cutover.reading import PostgresSpeller, read_rows
 from venus.adapters.targets.postgresql.database import PostgresTarget, transaction
@@ -96,8 +96,12 @@ class PostgresCutover:
 
     def references(self) -> list[Reference]:
         there = references.present(self._session, self._everything)
-        found = references.asked(self._session, there, references.planned(self._everything, self._created))
-        return [Reference(name=f.name, shown=f.shown, orphans=f.orphans, example=f.example) for f in found]
+        owed = references.planned(self._everything, self._created)
+        found = references.asked(self._session, there, owed, self._everything)
+        return [
+            Reference(name=f.name, shown=f.shown, orphans=f.orphans, example=f.example, not_valid=f.not_valid)
+            for f in found
+        ]
 
     def set_counters(self, numberings: Seq[Numbering]) -> list[Counter]:
         return set_counters(self._session, self._everything, numberings, self._target.config.schema_)
@@ -116,10 +120,10 @@ class PostgresCutover:
             target.own(session, "raise_control")
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
-        warnings = self._put_in_force(invalid, acting=True)
+        warnings = self._put_in_force(invalid, acting=True) + domains.put_in_force(self._session, self._created)
         set_always(self._session, self._created, numberings, how="ALWAYS")
         left = references.unvalidated_checks(self._session, self._everything)
-        return warnings + [f"check {name} of {at} has not met every row" for at, name in left]
+        return warnings + [f"check {name} of {at} is NOT VALID: older rows may violate it" for at, name in left]
 
     def finish_mark(self, certificate: dict[str, Any]) -> None:
         values = {"group": self._target.group, "certificate": json.dumps(certificate)}
@@ -127,6 +131,7 @@ class PostgresCutover:
 
     def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
         self._put_in_force(invalid, acting=False)
+        domains.relax(self._session, self._created)
         set_always(self._session, self._created, numberings, how="BY DEFAULT")
 
     def remove_mark(self) -> None:

@@ -44,7 +44,7 @@ def finish_tables(session: Session, created: Sequence[Placed], everything: Seque
             warnings += _checked(session, add, validate)
     for placed in created:
         for add, validate in foreign_keys(placed, everything, of_keys):
-            warnings += _tried(session, add) or _tried(session, validate)
+            warnings += _tried(session, add) or (_tried(session, validate) if validate else [])
     for placed in everything:
         session.run(f"ANALYZE {placed.sql}")
         _set_sequences(session, placed)
@@ -52,8 +52,12 @@ def finish_tables(session: Session, created: Sequence[Placed], everything: Seque
 
 
 def _checked(session: Session, add: str, validate: str) -> list[str]:
-    """Add a check that all rows meet. One that they do not would halt the table at the next of these rows."""
-    if told := _tried(session, add):
+    """Add a check that all rows meet. One that they do not would halt the table at the next of these rows.
+
+    A check that is NOT VALID at the source refuses such rows there as well, and is made as it is.
+    """
+    told = _tried(session, add)
+    if told or not validate:
         return told
     if told := _tried(session, validate):
         session.run(validate.replace(" VALIDATE CONSTRAINT ", " DROP CONSTRAINT "))

@@ -32,6 +32,8 @@ from venus.errors import TargetError
 _SEARCH_BLOCKS = 256
 #: Another row has the value: unique_violation, exclusion_violation. Perhaps only until that one changes, in this cut.
 _VALUE_TAKEN = frozenset({"23505", "23P01"})
+#: check_violation. A row that has not changed and comes again may violate a check that is NOT VALID, as at the source.
+_CHECK_VIOLATED = frozenset({"23514"})
 _TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
 
 
@@ -217,18 +219,19 @@ class Merging:
             raise self._refused(pending, refusal, self._search(pending).values(form.rows)) from refusal
 
     def _unstage(self, pending: Pending) -> None:
-        """Try the upsert; then without repeated keys; then as a rotation. What is left is a refusal."""
+        """Try the upsert, without repeated keys, as a rotation, without unchanged rows. What is left is a refusal."""
         sql = pending.sql
         gone, live = str(pending.gone_staged), str(pending.live_staged)
         deletes = [sql.text("delete_staged", stage=sql.key_stage, staged=gone)] if pending.gone_staged else []
         upsert = [*deletes, sql.text("upsert_staged")] if pending.live_staged else deletes
         rotation = [*deletes, sql.text("delete_staged", staged=live), sql.text("insert_staged")]
-        repeated = sql.text("drop_repeated")
+        repeated, unchanged = sql.text("drop_repeated"), sql.text("drop_unchanged")
         # (statements, the SQLSTATEs after which they are worth trying)
         attempts: list[tuple[list[str], frozenset[str]]] = [
             (upsert, frozenset()),
             ([repeated, *upsert], _TWICE_IN_ONE_STATEMENT),
             ([repeated, *rotation], _VALUE_TAKEN),
+            ([repeated, *deletes, unchanged, sql.text("upsert_staged")], _CHECK_VIOLATED),
         ]
         refusal: Refusal | None = None
         for statements, after in attempts:
@@ -250,8 +253,11 @@ class Merging:
         if self._catalogue.records(pending.table_id):
             offset = str(pending.last_offset)
             after = [sql.text("touch_staged", stage=s, offset=offset) for s in (sql.stage, sql.key_stage)]
+        # a row that is dropped from the stage because it has not changed was touched all the same
+        at = statements.index(unchanged) if (unchanged := sql.text("drop_unchanged")) in statements else len(statements)
+        steps = [*statements[:at], *after, *statements[at:]]
         try:
-            self._session.run("; ".join(["SAVEPOINT venus", *statements, *after, "RELEASE SAVEPOINT venus"]))
+            self._session.run("; ".join(["SAVEPOINT venus", *steps, "RELEASE SAVEPOINT venus"]))
         except Superseded:
             raise
         except TargetError as error:

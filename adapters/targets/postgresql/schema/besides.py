@@ -141,7 +141,7 @@ def _check(placed: Placed, check: Check) -> Part:
     return Part(
         kind=_CHECK, shown=f"check {name}", name=name, names=names,
         definition=_bare(f"CHECK ({placed.rewritten(check.sql)})"),
-        add="; ".join(check_sql(placed, check, Names(()))),
+        add="; ".join(filter(None, check_sql(placed, check, Names(())))),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}",
     )  # fmt: skip
 
@@ -160,7 +160,7 @@ def _reference(placed: Placed, key: ForeignKey) -> Part:
     made = Reference(placed=placed, referred=placed.beside(other), key=key, name=name)
     return Part(
         kind=_REFERENCE, shown=f"foreign key {name}", name=name, names=names, definition="",
-        add=f"{made.add(acting=False)}; {made.validate}",
+        add="; ".join(filter(None, (made.add(acting=False), made.validate))),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}",
     )  # fmt: skip
 

@@ -78,15 +78,15 @@ def index_sql(placed: Placed, index: Index, names: Names) -> str:
 
 
 def checks(placed: Placed, names: Names) -> list[tuple[str, str]]:
-    """Return (add, validate) for each check constraint."""
+    """Return (add, validate) for each check constraint; nothing validates one that is NOT VALID at the source."""
     return [check_sql(placed, check, names) for check in placed.schema.checks]
 
 
 def check_sql(placed: Placed, check: Check, names: Names) -> tuple[str, str]:
-    """Return (add, validate) for one check constraint."""
+    """Return (add, validate) for one check constraint; validate is empty if it is NOT VALID at the source."""
     name = quoted(names.take(placed, check.name, (), "check", local=True))
     add = f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} CHECK ({placed.rewritten(check.sql)}) NOT VALID"
-    return add, f"ALTER TABLE {placed.sql} VALIDATE CONSTRAINT {name}"
+    return add, "" if check.not_valid else f"ALTER TABLE {placed.sql} VALIDATE CONSTRAINT {name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +113,8 @@ class Reference:
 
     @property
     def validate(self) -> str:
-        """The statement that checks every row of it."""
-        return f"ALTER TABLE {self.placed.sql} VALIDATE CONSTRAINT {quoted(self.name)}"
+        """The statement that checks every row of it; empty if it is NOT VALID at the source."""
+        return "" if self.key.not_valid else f"ALTER TABLE {self.placed.sql} VALIDATE CONSTRAINT {quoted(self.name)}"
 
     @property
     def drop(self) -> str:

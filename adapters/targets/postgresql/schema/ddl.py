@@ -5,12 +5,12 @@ What stands on the columns (keys, indexes, checks, foreign keys) is in constrain
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from venus.adapters.targets.postgresql.naming import Placed, fitted, literal, quoted
 from venus.errors import UnsupportedType
-from venus.model import Column, Kind, LogicalType, OwnType
+from venus.model import Check, Column, Kind, LogicalType, OwnType
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 _PLAIN = {
@@ -110,7 +110,7 @@ def own_types(placed: Sequence[Placed]) -> list[tuple[Placed, OwnType]]:
 
 
 def create_type(placed: Placed, own: OwnType) -> str:
-    """Return the statement that makes an enum or a domain."""
+    """Return the statement that makes an enum or a domain, without the checks that older values may violate."""
     name = placed.type_name(own)
     if own.base is None:
         return f"CREATE TYPE {name} AS ENUM ({', '.join(map(literal, own.labels))})"
@@ -119,8 +119,25 @@ def create_type(placed: Placed, own: OwnType) -> str:
         parts.append(f"DEFAULT {placed.rewritten(own.default_sql)}")
     if own.not_null:
         parts.append("NOT NULL")
-    parts += [f"CONSTRAINT {quoted(check.name)} CHECK ({placed.rewritten(check.sql)})" for check in own.checks]
+    parts += [f"CONSTRAINT {quoted(check.name)} CHECK ({placed.rewritten(check.sql)})" for check in valid_checks(own)]
     return " ".join(parts)
+
+
+def valid_checks(own: OwnType) -> list[Check]:
+    """Return the checks of a domain that all values at the source meet: a target can refuse no value by the others."""
+    return [check for check in own.checks if not check.not_valid]
+
+
+def later_checks(placed: Sequence[Placed]) -> Iterator[tuple[str, str]]:
+    """Yield (drop, add) for each check of a domain that older values may violate: it comes with the cut-over."""
+    for one, own in own_types(placed):
+        for check in own.checks:
+            if check.not_valid:
+                domain, name = one.type_name(own), quoted(check.name)
+                yield (
+                    f"ALTER DOMAIN {domain} DROP CONSTRAINT IF EXISTS {name}",
+                    f"ALTER DOMAIN {domain} ADD CONSTRAINT {name} CHECK ({one.rewritten(check.sql)}) NOT VALID",
+                )
 
 
 def create_table(placed: Placed) -> list[str]:

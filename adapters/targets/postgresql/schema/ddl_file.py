@@ -19,7 +19,7 @@ from venus.adapters.targets.postgresql.schema.constraints import (
     indexes,
     references,
 )
-from venus.adapters.targets.postgresql.schema.ddl import create_table, create_type, namespaces, own_types
+from venus.adapters.targets.postgresql.schema.ddl import create_table, create_type, later_checks, namespaces, own_types
 from venus.config import Settings
 from venus.model import TableSchema
 
@@ -96,7 +96,11 @@ def convert(
         target=target,
         sections=tuple(sections(placed)),
         remarks=(*remarks(placed), *_others(others)),
-        later=(*(s for r in acting for s in (r.drop, r.add(acting=True), r.validate)), *_free(numberings)),
+        later=(
+            *(s for r in acting for s in (r.drop, r.add(acting=True), r.validate) if s),
+            *(add for _, add in later_checks(placed)),
+            *_free(numberings),
+        ),
     )
 
 
@@ -109,9 +113,9 @@ def sections(placed: Sequence[Placed]) -> list[tuple[str, list[str]]]:
         ("Tables", [s for one in placed for s in create_table(one)]),
         ("Keys", [add_key(one) for one in placed]),
         ("Indexes and unique constraints", [s for one in placed for s in indexes(one, names)]),
-        ("Checks", [s for one in placed for pair in checks(one, names) for s in pair]),
+        ("Checks", [s for one in placed for pair in checks(one, names) for s in pair if s]),
         ("Foreign keys; their actions have been executed at the source as long as VENUS applies",
-         [s for one in placed for pair in foreign_keys(one, placed, names) for s in pair]),
+         [s for one in placed for pair in foreign_keys(one, placed, names) for s in pair if s]),
     ]  # fmt: skip
     return [part for part in parts if part[1]]
 

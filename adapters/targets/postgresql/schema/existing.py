@@ -5,7 +5,8 @@ Differences are refused, all of them at once: VENUS does not alter a table that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.naming import Placed
@@ -73,6 +74,17 @@ def names_beside(session: Session, placed: Sequence[Placed]) -> Names:
     return Names(
         placed, [(namespace, name) for namespace, name in session.rows(statement("dictionary", "taken"), parts)]
     )
+
+
+@contextmanager
+def lift_checks(session: Session, placed: Placed) -> Iterator[None]:
+    """Write older rows within an open transaction: a check that is NOT VALID would refuse them."""
+    found = session.rows(statement("dictionary", "not_valid_checks"), {"table": placed.sql})
+    for name, _ in found:
+        session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {name}")
+    yield
+    for name, definition in found:
+        session.run(f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} {definition}")
 
 
 def has_rows(session: Session, placed: Placed) -> bool:

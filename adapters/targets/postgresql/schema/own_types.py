@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.naming import Placed, quoted
-from venus.adapters.targets.postgresql.schema.ddl import create_type, own_or_plain, own_types
+from venus.adapters.targets.postgresql.schema.ddl import create_type, own_or_plain, own_types, valid_checks
 from venus.adapters.targets.postgresql.schema.labels import LabelChange, is_within, label_change, statements_by_position
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
@@ -112,7 +112,7 @@ def _said(kind: str, details: Iterable[str]) -> str:
 
 def _constraints(placed: Placed, own: OwnType) -> tuple[tuple[str, str], ...]:
     required = ((_REQUIRED, _REQUIRED),) if own.not_null else ()
-    return (*((check.name, f"CHECK ({placed.rewritten(check.sql)})") for check in own.checks), *required)
+    return (*((check.name, f"CHECK ({placed.rewritten(check.sql)})") for check in valid_checks(own)), *required)
 
 
 def _domain_statements(name: str, there: Iterable[tuple[str, str]], wanted: Iterable[tuple[str, str]]) -> Iterator[str]:

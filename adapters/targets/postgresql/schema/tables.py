@@ -47,10 +47,14 @@ def new_table(target: PostgresTarget, session: Session, schema: TableSchema, off
 
 
 def _besides(session: Session, placed: Placed) -> list[str]:
-    """Make indexes and checks; return what the target would not have. The others' changes must not wait for that."""
+    """Make indexes and checks; return what the target would not have. The others' changes must not wait for that.
+
+    The older rows, which a check that is NOT VALID may refuse, are still to come: people add it behind them.
+    """
     names = existing.names_beside(session, [placed])
-    told = []
-    for text in (*indexes(placed, names), *("; ".join(pair) for pair in checks(placed, names))):
+    made = checks(placed, names)
+    told = [f"NOT VALID at the source, so run it at the target before the cut-over: {add}" for add, v in made if not v]
+    for text in (*indexes(placed, names), *(f"{add}; {validate}" for add, validate in made if validate)):
         session.run("SAVEPOINT venus_besides")
         try:
             session.run(f"{text}; RELEASE SAVEPOINT venus_besides")

@@ -49,16 +49,21 @@ ROWS = SchemaRows(
     table_comments={"GOODS": [("what we sell",)]},
     constraints={
         "GOODS": [
-            ("SYS_C1", "C", '"ID" IS NOT NULL', None, None, None, "ENABLED", "NOT DEFERRABLE"),
-            ("FAIR", "C", CONDITION, None, None, None, "ENABLED", "NOT DEFERRABLE"),
-            ("OWN", "C", "F(STATE) = 1", None, None, None, "ENABLED", "NOT DEFERRABLE"),
-            ("OFF", "C", "UP > 0", None, None, None, "DISABLED", "NOT DEFERRABLE"),
-            ("STATE_UK", "U", None, None, None, None, "ENABLED", "NOT DEFERRABLE"),
-            ("UP_FK", "R", None, "CASCADE", "APP", "PARENT", "ENABLED", "NOT DEFERRABLE"),
+            ("SYS_C1", "C", '"ID" IS NOT NULL', None, None, None, "ENABLED", "NOT DEFERRABLE", "VALIDATED"),
+            ("FAIR", "C", CONDITION, None, None, None, "ENABLED", "NOT DEFERRABLE", "VALIDATED"),
+            ("OWN", "C", "F(STATE) = 1", None, None, None, "ENABLED", "NOT DEFERRABLE", "VALIDATED"),
+            ("OFF", "C", "UP > 0", None, None, None, "DISABLED", "NOT DEFERRABLE", "VALIDATED"),
+            ("OLDER", "C", "UP < 9", None, None, None, "ENABLED", "NOT DEFERRABLE", "NOT VALIDATED"),
+            ("SYS_C2", "C", '"UP" IS NOT NULL', None, None, None, "ENABLED", "NOT DEFERRABLE", "NOT VALIDATED"),
+            ("NO_UK", "U", None, None, None, None, "ENABLED", "NOT DEFERRABLE", "NOT VALIDATED"),
+            ("STATE_UK", "U", None, None, None, None, "ENABLED", "NOT DEFERRABLE", "VALIDATED"),
+            ("UP_FK", "R", None, "CASCADE", "APP", "PARENT", "ENABLED", "NOT DEFERRABLE", "VALIDATED"),
+            ("WHO_FK", "R", None, None, "APP", "PARENT", "ENABLED", "NOT DEFERRABLE", "NOT VALIDATED"),
         ]
     },
-    constraint_columns={"GOODS": [("UP_FK", "UP"), ("STATE_UK", "STATE"), ("STATE_UK", "NO")]},
-    referred_columns={"GOODS": [("UP_FK", "ID")]},
+    constraint_columns={"GOODS": [("UP_FK", "UP"), ("STATE_UK", "STATE"), ("STATE_UK", "NO"), ("WHO_FK", "WHO"),
+                                  ("NO_UK", "NO")]},
+    referred_columns={"GOODS": [("UP_FK", "ID"), ("WHO_FK", "NAME")]},
     indexes={
         "GOODS": [
             ("GOODS_PK", "UNIQUE", "NORMAL", "ID", "ASC", None),
@@ -67,6 +72,7 @@ ROWS = SchemaRows(
             ("FALLING", "NONUNIQUE", "FUNCTION-BASED NORMAL", "SYS_NC00009$", "DESC", '"PRICE"'),
             ("FALLING", "NONUNIQUE", "FUNCTION-BASED NORMAL", "UP", "ASC", None),
             ("UPPER_STATE", "NONUNIQUE", "FUNCTION-BASED NORMAL", "SYS_NC00010$", "ASC", 'UPPER("STATE")'),
+            ("NO_UK", "NONUNIQUE", "NORMAL", "NO", "ASC", None),
             ("BITS", "NONUNIQUE", "BITMAP", "STATE", "ASC", None),
         ]
     },
@@ -82,19 +88,26 @@ def test_everything_that_a_table_is_besides_its_rows() -> None:
         "MADE": (False, "CURRENT_TIMESTAMP"), "UP": (False, ""), "WHO": (False, ""),
     }  # fmt: skip
     assert made.columns[0].comment == "the number"
-    assert made.checks == (Check(name="FAIR", sql="\"PRICE\" >= 0 AND \"STATE\" IN ('new', 'paid')"),)
+    assert made.checks == (
+        Check(name="FAIR", sql="\"PRICE\" >= 0 AND \"STATE\" IN ('new', 'paid')"),
+        Check(name="OLDER", sql='"UP" < 9', not_valid=True),
+        Check(name="SYS_C2", sql='NOT ("UP" IS NULL)', not_valid=True),
+    )
     assert made.foreign_keys == (
         ForeignKey(name="UP_FK", columns=("UP",), referred_namespace="APP", referred_table="PARENT",
                    referred_columns=("ID",), on_delete="CASCADE"),
+        ForeignKey(name="WHO_FK", columns=("WHO",), referred_namespace="APP", referred_table="PARENT",
+                   referred_columns=("NAME",), not_valid=True),
     )  # fmt: skip
     assert made.indexes == (
         Index(name="STATE_UK", columns=("STATE", "NO"), unique=True, constraint=True),
         Index(name="FALLING", columns=("PRICE", "UP"), definition='("PRICE" DESC, "UP")'),
         Index(name="UPPER_STATE", columns=(), definition='((upper("STATE")))'),
+        Index(name="NO_UK", columns=("NO",)),
     )
     assert {(o.what, o.name) for o in made.left_out} == {
         ("virtual column", "TWICE"), ("default of column", "WHO"), ("check constraint", "OWN"), ("constraint", "OFF"),
-        ("index", "BITS"),
+        ("index", "BITS"), ("unique constraint", "NO_UK"),
     }  # fmt: skip
 
 

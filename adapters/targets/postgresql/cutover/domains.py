@@ -1,0 +1,38 @@
+"""Checks of domains that are NOT VALID at the source: a target has them from the cut-over on.
+
+PostgreSQL casts every value that is written to a domain, so that a target with such a check could not take the older
+values, which are rows of the source like all others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from venus.adapters.targets.postgresql.database import transaction
+from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.schema.ddl import later_checks
+from venus.adapters.targets.postgresql.session import Session
+from venus.errors import TargetError
+
+logger = logging.getLogger(__name__)
+
+
+def put_in_force(session: Session, created: Sequence[Placed]) -> list[str]:
+    """Add them; return what the target refused. May be repeated."""
+    refused = []
+    for drop, add in later_checks(created):
+        try:
+            with transaction(session):
+                session.run(drop)
+                session.run(add)
+        except TargetError as error:
+            logger.warning("%s: %s", add, error)
+            refused.append(f"{add}: {error}")
+    return refused
+
+
+def relax(session: Session, created: Sequence[Placed]) -> None:
+    """Take them back."""
+    for drop, _ in later_checks(created):
+        session.run(drop)

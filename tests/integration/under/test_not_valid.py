@@ -1,0 +1,95 @@
+"""Constraints that older rows of the source violate (NOT VALID): the target has them as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.integration.cutover.test_sources import WISH
+from tests.support.feed import query
+from tests.support.whole_way import WholeWay, found, whole_way
+from venus.adapters.cutover.run import cutover
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.targets.postgresql.control import progress, resync, table_states
+
+pytestmark = pytest.mark.integration
+
+TABLES = """
+CREATE DOMAIN code AS text CONSTRAINT short CHECK (length(VALUE) < 9);
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE t (id int PRIMARY KEY, v int, parent int, code code);
+INSERT INTO parent VALUES (1);
+INSERT INTO t VALUES (1, -1, 99, 'UPPER'), (2, 5, 1, 'lower');
+ALTER TABLE t ADD CONSTRAINT positive CHECK (v > 0) NOT VALID, ADD CONSTRAINT small CHECK (v < 100);
+ALTER TABLE t ADD CONSTRAINT of FOREIGN KEY (parent) REFERENCES parent NOT VALID;
+ALTER DOMAIN code ADD CONSTRAINT folded CHECK (VALUE = lower(VALUE)) NOT VALID;
+"""
+VALID = (
+    "SELECT conname::text, convalidated FROM pg_constraint"
+    " WHERE conrelid = 't'::regclass AND contype IN ('c', 'f') ORDER BY 1"
+)
+AS_AT_SOURCE = [("of", False), ("positive", False), ("small", True)]
+
+
+@pytest.fixture
+def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
+    query(database, TABLES)
+    with whole_way(tmp_path, database, second_database) as made:
+        made.install()
+        made.load()
+        made.start()
+        made.caught_up()
+        yield made
+
+
+def is_settled(way: WholeWay) -> bool:
+    return not progress(way.settings, "main").resyncing and all(
+        t.state == "ACTIVE" for t in table_states(way.settings, "main")
+    )
+
+
+def read_again(way: WholeWay) -> None:
+    with closing(open_source(way.settings)) as source:
+        (table,) = [t for t in source.registered() if t.schema.name == "t"]
+        source.restart_fill(table.schema.table_id)
+        way.until(lambda: all(t.fill.done for t in source.registered()), "the source to be read")
+
+
+def test_a_target_has_them_as_they_are_at_the_source(way: WholeWay) -> None:
+    assert query(way.source, VALID) == AS_AT_SOURCE
+    assert query(way.target, VALID) == AS_AT_SOURCE
+    with pytest.raises(psycopg2.errors.CheckViolation):
+        query(way.target, "INSERT INTO t VALUES (3, -9)")
+
+
+def test_rows_that_violate_them_may_come_again(way: WholeWay) -> None:
+    read_again(way)
+    query(way.source, "INSERT INTO t VALUES (3, 7, 1, 'c')")
+    way.caught_up()
+    way.until(partial(is_settled, way), "the table to be read again")
+    assert found(way.verify()) == set()
+
+    query(way.target, "DELETE FROM t WHERE id = 1")
+    resync(way.settings, "main", "public.t")
+    way.until(partial(is_settled, way), "the resync to end")
+    assert found(way.verify()) == set()
+    assert query(way.target, VALID) == AS_AT_SOURCE
+
+
+def test_they_do_not_forbid_the_cut_over_and_hold_behind_it(way: WholeWay) -> None:
+    found_ = cutover(way.settings, "main", WISH).certificate
+    assert [(k["name"], k["orphans"], k["not_valid"]) for k in found_["foreign_keys"]] == [("of", 1, True)]
+    assert found_["warnings"] == ["check positive of t is NOT VALID: older rows may violate it"]
+    assert query(way.target, VALID) == AS_AT_SOURCE
+    for values, why in (
+        ("(3, -9)", psycopg2.errors.CheckViolation),
+        ("(3, 9, 98)", psycopg2.errors.ForeignKeyViolation),
+        ("(3, 9, 1, 'UPPER')", psycopg2.errors.CheckViolation),
+    ):
+        with pytest.raises(why):
+            query(way.target, f"INSERT INTO t VALUES {values}")
