@@ -266,7 +266,7 @@ def _column(row: Row, declared: Declared, *, null: bool) -> Column:
     return Column(
         name=name, number=0, type=kind, nullable=nullable or (null and kind.kind in _TEMPORAL),
         source_type=declared.column_type, default_sql="" if generated else portable_default(default, kind.kind),
-        identity="auto_increment" in extra.lower(), comment=comment,
+        identity="auto_increment" in extra.lower() or structures.drawn_from(default) != "", comment=comment,
     )  # fmt: skip
 
 

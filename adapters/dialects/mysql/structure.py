@@ -6,6 +6,7 @@ regardless of case; PostgreSQL would compare them exactly, so their checks are p
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ GRAMMAR = Grammar(name="mysql", length_in_bytes=True)
 _FULLTEXT = "PostgreSQL finds words by other means (tsvector and GIN)"
 _WEAKER = "the source also refuses texts that differ only in case, accents or blanks at the end; here they are two"
 _NOT_ENFORCED = "the source does not enforce it, so rows may violate it"
+#: DEFAULT (NEXT VALUE FOR sequence) as MariaDB's dictionary has it.
+_NEXT_VALUE = re.compile(r"nextval\((?:`(?:[^`]|``)+`\.)?`((?:[^`]|``)+)`\)")
 _BEGINNING = "it covers only the beginning of a value; the whole one may be too long for an index"
 
 
@@ -109,7 +112,7 @@ def _columns_left_out(rows: Iterable[Row], made: Mapping[str, Column], found: St
         if "GENERATED" in upper:
             why = "its values are carried; the target does not compute it for new rows"
             found.left_out.append(LeftOut(what="generated column", name=name, definition=extra, reason=why))
-        elif default not in (None, "", "NULL") and not made[name].default_sql:
+        elif default not in (None, "", "NULL") and not made[name].default_sql and not made[name].identity:
             why = "PostgreSQL has no certain equal"
             found.left_out.append(LeftOut(what="default of column", name=name, definition=str(default), reason=why))
         if "ON UPDATE" in upper:
@@ -154,6 +157,12 @@ def _term(row: Row, facts: Mapping[str, Fact], *, unique: bool) -> str:
     return text + (" DESC" if descending else "")
 
 
+def drawn_from(default: str | None) -> str:
+    """Return the sequence of MariaDB's from which a default draws; empty if from none."""
+    drawn = _NEXT_VALUE.fullmatch((default or "").strip())
+    return drawn[1].replace("``", "`") if drawn else ""
+
+
 def numberings(connection: Connection, database: str, *, mariadb: bool) -> list[Numbering]:
     """Return the counters of AUTO_INCREMENT, and MariaDB's sequences."""
     parts = {"database": literal(database)}
@@ -163,13 +172,17 @@ def numberings(connection: Connection, database: str, *, mariadb: bool) -> list[
         Numbering(namespace=database, table=table, column=column, next_value=int(value))
         for table, column, value in connection.rows(statement("structure", "numberings", **parts))
     ]
+    drawn: dict[str, tuple[str, str]] = {}
+    for table, column, default in connection.rows(statement("structure", "drawn", **parts)) if mariadb else []:
+        drawn.setdefault(drawn_from(default), (table, column))
     for (name,) in connection.rows(statement("structure", "sequences", **parts)) if mariadb else []:
+        table, column = drawn.get(name, ("", ""))
         row = connection.row(statement("structure", "sequence", sequence=f"{quoted(database)}.{quoted(name)}"))
         value, step, low, high, cycle = row
         found.append(
             Numbering(
-                namespace=database, name=name, next_value=int(value), increment=int(step) or 1, minimum=int(low),
-                maximum=int(high), cycle=str(cycle) == "1",
+                namespace=database, name=name, table=table, column=column, next_value=int(value),
+                increment=int(step) or 1, minimum=int(low), maximum=int(high), cycle=str(cycle) == "1",
             )
         )  # fmt: skip
     return found

@@ -30,6 +30,11 @@ SELECT t.table_name, c.column_name, t.auto_increment
  WHERE t.table_schema = {database} AND t.auto_increment IS NOT NULL AND c.extra LIKE '%auto_increment%'
  ORDER BY t.table_name
 
+-- drawn --
+-- The columns of MariaDB that a sequence numbers; several may draw from one.
+SELECT c.table_name, c.column_name, c.column_default FROM information_schema.columns c
+ WHERE c.table_schema = {database} AND c.column_default LIKE 'nextval(%' ORDER BY c.table_name, c.column_name
+
 -- sequences --
 SELECT t.table_name FROM information_schema.tables t
  WHERE t.table_schema = {database} AND t.table_type = 'SEQUENCE' ORDER BY t.table_name

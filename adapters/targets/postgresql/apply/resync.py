@@ -30,7 +30,7 @@ from venus.adapters.targets.postgresql.rows.rowcopy import copy_full
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.ddl import type_sql
+from venus.adapters.targets.postgresql.schema.ddl import is_counted, no_identity, type_sql
 from venus.adapters.targets.postgresql.schema.following import keep_version, step_to
 from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing, require_labels
 from venus.adapters.targets.postgresql.session import Session, Superseded
@@ -268,6 +268,10 @@ class Resyncs:
         self, session: Session, catalogue: Catalogue, state: TableState, schema: TableSchema, *, rekeying: bool = False
     ) -> None:
         """Bring the table to the snapshot's schema version, which may be newer."""
+        placed = self._target.place(schema)
+        for column in schema.columns if state.created else ():
+            if is_counted(placed, column):  # an earlier version of VENUS made an identity of each
+                session.run(no_identity(placed, column))
         if schema.version <= state.schema_version:
             return
         keep_version(self._target, session, schema, catalogue.newest(state.table_id))

@@ -37,7 +37,7 @@ def set_counters(
     found = []
     for one in placed:
         for column in one.schema.columns:
-            if is_identity(column) or is_counted(column):
+            if is_identity(one, column) or is_counted(one, column):
                 known = of_column.get((one.schema.namespace, one.schema.name, column.name))
                 found += _set(session, one, column, known)
     return found + [_free(session, n, placed[0], schema) for n in numberings if n.name and not n.table and placed]
@@ -103,7 +103,7 @@ def always(placed: Sequence[Placed], numberings: Iterable[Numbering]) -> list[tu
         (one, one.column(c.name))
         for one in placed
         for c in one.schema.columns
-        if is_identity(c) and (one.schema.namespace, one.schema.name, c.name) in strict
+        if is_identity(one, c) and (one.schema.namespace, one.schema.name, c.name) in strict
     ]
 
 

@@ -79,7 +79,7 @@ def _tried(session: Session, text: str) -> list[str]:
 def _set_sequences(session: Session, placed: Placed) -> None:
     """Let the target number on behind the rows that it got."""
     for column in placed.schema.columns:
-        if is_identity(column) or is_counted(column):
+        if is_identity(placed, column) or is_counted(placed, column):
             name, rows = placed.column(column.name), placed.rows_sql
             # a statement with parameters takes a single % for one
             text = statement(
