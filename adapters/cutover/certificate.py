@@ -11,7 +11,7 @@ from typing import Any
 
 from venus.adapters.cutover.hashing import TableHash
 from venus.adapters.cutover.leftout import left_out_lines
-from venus.adapters.targets.cutting import Counter, Reference
+from venus.adapters.targets.cutting import Counter, Reference, SchemaDifference
 from venus.model import counted
 
 HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
@@ -93,6 +93,15 @@ def document(
     }
 
 
+def schema(differences: Sequence[SchemaDifference]) -> dict[str, Any]:
+    """Return the certificate's part about what is not at the target as it is at the source."""
+    return {
+        "schema_differences": [
+            {"table": d.table, "what": d.what, "statement": d.statement, "blocks": d.blocks} for d in differences
+        ]
+    }
+
+
 def text(found: dict[str, Any]) -> str:
     """Return the certificate for people."""
     lines = [
@@ -115,6 +124,9 @@ def text(found: dict[str, Any]) -> str:
     ]
     lines += ["", f"counters: {len(found['counters'])} set"]
     lines += [f"  {c['sequence']} goes on at {c['next']:,}" for c in found["counters"]]
+    if differences := found.get("schema_differences"):
+        lines += ["", f"not as at the source: {len(differences)}"]
+        lines += [f"  {'! ' if d['blocks'] else ''}{d['table']}: {d['what']}: {d['statement']}" for d in differences]
     for title, key in (("not carried over by VENUS", "left_out"), ("warnings", "warnings")):
         if found[key]:
             lines += ["", f"{title}: {len(found[key])}", *(f"  {line}" for line in found[key])]

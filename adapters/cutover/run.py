@@ -24,7 +24,7 @@ from venus.adapters.cutover.readiness import Readiness, absent, blocks, counters
 from venus.adapters.dialects.contract import Source, UncapturedTable
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.contract import Target
-from venus.adapters.targets.cutting import Block, Counter, CutoverTarget, Mark, Reference, TableThere
+from venus.adapters.targets.cutting import Block, Counter, CutoverTarget, Mark, Reference, SchemaDifference, TableThere
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import TargetTable
 from venus.config import Settings
@@ -51,6 +51,7 @@ class Wish:
     leave_invalid: bool = False
     #: Tables that are not captured, and need not be.
     leave_out: tuple[str, ...] = ()
+    leave_differences: bool = False
     #: When, and who: time and names are the caller's.
     head: dict[str, Any] = field(default_factory=dict)
 
@@ -132,13 +133,14 @@ class _Cutover:
         self._watch(start)
         there = self._session.tables()
         self._add(self._session.differences())
+        schema = self._compare_schemas()
         numberings = self._source.numberings()
         tables, snapshot = self._compared(there, start)
         keys = self._asked()
         counters = self._session.set_counters(numberings)
         end = self._drained()
         self._add(moved(start.counters, end.counters), "stop the application's writes at the source, and try again")
-        found = self._certificate(there, tables, keys, counters, snapshot, end)
+        found = self._certificate(there, tables, keys, counters, snapshot, end) | certificate.schema(schema)
         if self._wish.rehearse:
             return Outcome(certificate=found, blocks=tuple(self._blocks))
         self._mark(found, end)
@@ -221,6 +223,15 @@ class _Cutover:
         found = [Block(what=f"{t.table} is not the same everywhere: {t.difference}") for t in wrong]
         self._add(found, f"`venus verify --target {self._target.name}` finds the rows")
         return tables, comparing.snapshot
+
+    def _compare_schemas(self) -> list[SchemaDifference]:
+        """Compare the target's tables with the source's, which promise something to the application."""
+        self._report("compares the schemas", 0, 0)
+        found = self._session.schema_differences()
+        if not self._wish.leave_differences:
+            hint = "run these at the target, or accept them all: --leave-differences"
+            self._add([d.block for d in found if d.blocks], hint)
+        return found
 
     def _asked(self) -> list[Reference]:
         self._report("checks the foreign keys", 0, 0)

@@ -38,6 +38,21 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaDifference:
+    """Something of a table that is not at the target as it is at the source, and the statement that mends it."""
+
+    table: str
+    what: str
+    statement: str
+    blocks: bool  # the target promises less than the source
+
+    @property
+    def block(self) -> Block:
+        """The same as something that forbids the cut-over."""
+        return Block(what=f"{self.table}: {self.what}", remedy=self.statement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableThere:
     """A table as a target has it."""
 
@@ -113,6 +128,10 @@ class CutoverTarget(Protocol):
 
     def differences(self) -> list[Block]:
         """Return what people have to mend at the target because VENUS does not."""
+        ...
+
+    def schema_differences(self) -> list[SchemaDifference]:
+        """Compare every table with the source's description of it."""
         ...
 
     def reading(self) -> AbstractContextManager[None]:

@@ -36,6 +36,10 @@ LeaveOut = Annotated[
         help="Go without this table, which matches the patterns and is not captured; repeatable.",
     ),
 ]
+LeaveDifferences = Annotated[
+    bool,
+    typer.Option("--leave-differences", help="Accept that the target lacks constraints or columns of the source."),
+]
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until everything has arrived.")
 ]
@@ -55,6 +59,7 @@ def cutover(
     undo: Undo = False,
     leave_invalid: LeaveInvalid = False,
     leave_out: LeaveOut = None,
+    leave_differences: LeaveDifferences = False,
     wait: Wait = 60.0,
     quiet: Quiet = 5.0,
     certificate: CertificateFile = None,
@@ -84,7 +89,7 @@ def cutover(
 
         wish = cutting.Wish(
             rehearse=rehearse, wait_s=wait, quiet_s=quiet, leave_invalid=leave_invalid,
-            leave_out=tuple(leave_out or ()), head=head(settings, target),
+            leave_differences=leave_differences, leave_out=tuple(leave_out or ()), head=head(settings, target),
         )  # fmt: skip
         outcome = cutting.cutover(settings, target, wish, steps.update)
     return answer(run, settings, target, outcome, base)

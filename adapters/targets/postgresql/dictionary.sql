@@ -9,7 +9,10 @@ SELECT a.attname,
     a.attnotnull, a.attgenerated <> '',
     a.atthasdef OR a.attidentity <> '',
     CASE WHEN t.typtype IN ('e', 'd') THEN quote_ident(n.nspname) || '.' || quote_ident(t.typname)
-              || CASE WHEN t.oid <> a.atttypid THEN '[]' ELSE '' END ELSE '' END
+              || CASE WHEN t.oid <> a.atttypid THEN '[]' ELSE '' END ELSE '' END,
+    CASE WHEN a.attgenerated = '' THEN coalesce((SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d
+         WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum), '') ELSE '' END,
+    a.attidentity <> ''
 FROM pg_attribute a
 JOIN pg_type c ON c.oid = a.atttypid
 JOIN pg_type t ON t.oid = CASE WHEN c.typcategory = 'A' AND c.typelem <> 0 THEN c.typelem ELSE c.oid END
@@ -65,10 +68,12 @@ WHERE i.indrelid = to_regclass(%(table)s) AND i.indisunique AND i.indimmediate A
 -- besides --
 -- The indexes, checks and foreign keys of a table, each with its definition but for what it stands on; and which of
 -- its columns are NOT NULL.
+-- A temporary table's schema is pg_temp or pg_temp_N in what PostgreSQL spells, depending on its version.
 SELECT 'i', i.relname::text, CASE WHEN x.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || substr(
-    pg_get_indexdef(x.indexrelid), length(concat(
+    regexp_replace(substr(pg_get_indexdef(x.indexrelid), length(concat(
         'CREATE ', CASE WHEN x.indisunique THEN 'UNIQUE ' END, 'INDEX ', quote_ident(i.relname), ' ON ',
-        CASE WHEN i.relkind = 'I' THEN 'ONLY ' END, quote_ident(n.nspname), '.', quote_ident(c.relname), ' ')) + 1)
+        CASE WHEN i.relkind = 'I' THEN 'ONLY ' END)) + 1), '^pg_temp(_[0-9]+)?[.]', quote_ident(n.nspname) || '.'),
+    length(concat(quote_ident(n.nspname), '.', quote_ident(c.relname), ' ')) + 1)
 FROM pg_index x
 JOIN pg_class i ON i.oid = x.indexrelid
 JOIN pg_class c ON c.oid = x.indrelid
@@ -77,6 +82,8 @@ WHERE x.indrelid = to_regclass(%(table)s) AND NOT x.indisprimary
 UNION ALL
 SELECT contype::text, conname::text, pg_get_constraintdef(oid) FROM pg_constraint
 WHERE conrelid = to_regclass(%(table)s) AND contype IN ('c', 'f')
+UNION ALL
+SELECT contype::text, conname::text, '' FROM pg_constraint WHERE conrelid = to_regclass(%(table)s) AND contype = 'u'
 UNION ALL
 SELECT 'n', attname::text, '' FROM pg_attribute
 WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND attnotnull AND NOT attisdropped

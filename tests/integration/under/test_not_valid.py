@@ -13,7 +13,7 @@ import pytest
 from tests.integration.cutover.test_sources import WISH
 from tests.support.feed import query
 from tests.support.whole_way import WholeWay, found, whole_way
-from venus.adapters.cutover.run import cutover
+from venus.adapters.cutover.run import cutover, undo
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import progress, resync, table_states
 
@@ -93,3 +93,9 @@ def test_they_do_not_forbid_the_cut_over_and_hold_behind_it(way: WholeWay) -> No
     ):
         with pytest.raises(why):
             query(way.target, f"INSERT INTO t VALUES {values}")
+
+    undo(way.settings, "main")
+    read_again(way)
+    way.caught_up()
+    way.until(partial(is_settled, way), "the table to be read again")
+    assert found(way.verify()) == set()

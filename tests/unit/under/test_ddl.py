@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.feed import INT, TEXT, column, items, refers, settings_for, table
 from venus.adapters.targets.postgresql.naming import Placed, place, place_all
+from venus.adapters.targets.postgresql.schema.besides import differences as changes_at_source
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
 from venus.adapters.targets.postgresql.schema.ddl_file import Remark, convert
 from venus.adapters.targets.postgresql.schema.evolve import Step, kept_columns, step, widens
@@ -381,3 +382,12 @@ def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
 )
 def test_what_is_a_widening(before: LogicalType, after: LogicalType, wide: bool) -> None:
     assert widens(before, after) is wide
+
+
+def test_a_check_that_was_renamed_at_the_source_is_no_difference(settings: Settings) -> None:
+    """A person who ran the DROP that was proposed for the former name would have lost the check."""
+    before = items(checks=(Check(name="fair", sql='"amount" > 0'),))
+    after = replace(before, version=2, checks=(Check(name="just", sql='"amount" > 0'),))
+    here = {("c", "fair"): "CHECK (amount > 0)"}
+    assert changes_at_source(placed(after, settings), [placed(before, settings)], here, set()) == []
+    assert changes_at_source(placed(after, settings), [placed(before, settings)], {}, set()) != []

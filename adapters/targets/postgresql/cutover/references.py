@@ -19,6 +19,9 @@ from venus.errors import TargetError
 
 logger = logging.getLogger(__name__)
 
+#: Child, columns, parent, columns there.
+Ends = tuple[tuple[str, str], tuple[str, ...], tuple[str, str], tuple[str, ...]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -35,7 +38,7 @@ class Found:
     not_valid: bool = False
 
     @property
-    def ends(self) -> tuple[tuple[str, str], tuple[str, ...], tuple[str, str], tuple[str, ...]]:
+    def ends(self) -> Ends:
         """What makes two foreign keys the same, whatever they are called."""
         return self.child, self.columns, self.parent, self.referred
 
@@ -70,6 +73,11 @@ def asked(session: Session, there: Sequence[Found], owed: Sequence[Reference], p
     missing = [f for f in map(_of, owed) if f.ends not in known]
     lenient = {f.ends for f in map(_of, planned(placed, placed)) if f.not_valid}
     return [_with_orphans(session, replace(f, not_valid=f.ends in lenient)) for f in (*there, *missing)]
+
+
+def ends(reference: Reference) -> Ends:
+    """Return the ends of a foreign key that VENUS makes."""
+    return _of(reference).ends
 
 
 def _of(reference: Reference) -> Found:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from venus.adapters.dialects.contract import Numbering
-from venus.adapters.targets.cutting import Block, Counter, Mark, Reference, TableThere, TakeRows
+from venus.adapters.targets.cutting import Block, Counter, Mark, Reference, SchemaDifference, TableThere, TakeRows
 from venus.adapters.targets.postgresql import cutmark
 from venus.adapters.targets.postgresql.control import progress_of
 from venus.adapters.targets.postgresql.cutmark import sql
-from venus.adapters.targets.postgresql.cutover import domains, heirs, references
+from venus.adapters.targets.postgresql.cutover import domains, heirs, promises, references
 from venus.adapters.targets.postgresql.cutover.counters import set_always, set_counters
 from venus.adapters.targets.postgresql.cutover.reading import PostgresSpeller, read_rows
 from venus.adapters.targets.postgresql.database import PostgresTarget, transaction
@@ -79,6 +79,10 @@ class PostgresCutover:
 
     def differences(self) -> list[Block]:
         return list(heirs.unlike(self._session, self._everything))
+
+    def schema_differences(self) -> list[SchemaDifference]:
+        created = {one.schema.table_id for one in self._created}
+        return promises.differences(self._session, self._everything, created)
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -7,41 +7,30 @@ is gone as soon as somebody has run that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from venus.adapters.targets.postgresql.database import PostgresTarget, TableState
 from venus.adapters.targets.postgresql.naming import Placed, fitted, quoted
 from venus.adapters.targets.postgresql.schema import own_types
+from venus.adapters.targets.postgresql.schema.comparison import (
+    CHECK,
+    INDEX,
+    REFERENCE,
+    REQUIRED,
+    Here,
+    Part,
+    Problem,
+    Sort,
+    compare,
+)
 from venus.adapters.targets.postgresql.schema.constraints import Names, Reference, check_sql, index_sql
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.model import Check, ForeignKey, Index, TableSchema
 
-#: (kind, name) -> definition: what a table has.
-Here = Mapping[tuple[str, str], str]
-_INDEX, _CHECK, _REFERENCE, _REQUIRED = "i", "c", "f", "n"
 #: So often is a name that is taken numbered, as far as this is looked for.
 _NUMBERED_MAX = 9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """An index, a check, a foreign key or a column's NOT NULL, as one version of a table has it."""
-
-    kind: str
-    shown: str  # for people
-    name: str
-    #: What a load may have called it, where its own name was taken.
-    names: frozenset[str]
-    #: As the target's dictionary would say it; empty = that cannot be told.
-    definition: str
-    add: str
-    drop: str
-
-    def is_in(self, parts: Sequence[Part]) -> bool:
-        """Whether another version has it, just like this."""
-        return any((p.kind, p.name, p.add) == (self.kind, self.name, self.add) for p in parts)
 
 
 def differing(target: PostgresTarget, session: Session) -> dict[str, tuple[str, ...]]:
@@ -72,7 +61,7 @@ def _differing(
     if all(_besides(one.schema) == _besides(newest) for one in earlier):
         return ()  # as with most tables, and none of them is asked for
     rows = session.rows(statement("dictionary", "besides"), {"table": placed.sql})
-    here = {(kind, name): _bare(definition) for kind, name, definition in rows}
+    here = {(kind, name): bare(definition) for kind, name, definition in rows}
     domains = [d for d in newest.types if d.base is not None and any(d not in v.schema.types for v in earlier)]
     return (
         *differences(placed, earlier, here, there),
@@ -91,20 +80,22 @@ def _same_columns(one: TableSchema, other: TableSchema) -> bool:
 
 
 def differences(newest: Placed, earlier: Sequence[Placed], here: Here, there: Collection[str]) -> list[str]:
-    """Say what differs of a table, one line each; `there` = the tables of this target, by the source's names. Pure."""
+    """Say what has changed at the source and differs here, one line each; `there` = the tables of this target. Pure."""
     now, before = list(parts(newest, there)), [list(parts(one, there)) for one in earlier]
     names = {(p.kind, p.name) for p in now}
     gone = {(p.kind, p.name): p for one in before for p in one if (p.kind, p.name) not in names}
-    found = [f"{p.shown} was dropped at the source: {p.drop}" for place, p in gone.items() if place in here]
-    for part in now:
-        if all(part.is_in(one) for one in before):
+    lines = []
+    for one in compare(now, here, gone, exact=False):
+        shown = one.part.shown
+        if one.problem is Problem.EXTRA:
+            lines.append(f"{shown} was dropped at the source: {one.statement}")
+        elif all(one.part.is_in(version) for version in before):
             continue
-        known = here.get((part.kind, part.name))
-        if not any((part.kind, name) in here for name in part.names):
-            found.append(f"{part.shown} was added at the source: {part.add}")
-        elif known is not None and known != part.definition and _was(part, known, before):
-            found.append(f"{part.shown} was altered at the source: {part.drop}; {part.add}")
-    return found
+        elif one.problem is Problem.MISSING:
+            lines.append(f"{shown} was added at the source: {one.statement}")
+        elif _was(one.part, one.definition, before):
+            lines.append(f"{shown} was altered at the source: {one.statement}")
+    return lines
 
 
 def _was(part: Part, definition: str, before: Sequence[Sequence[Part]]) -> bool:
@@ -112,14 +103,17 @@ def _was(part: Part, definition: str, before: Sequence[Sequence[Part]]) -> bool:
     return any((p.kind, p.name, p.definition) == (part.kind, part.name, definition) for one in before for p in one)
 
 
-def parts(placed: Placed, there: Collection[str]) -> Iterator[Part]:
-    """Yield what a version of a table has; a foreign key only if its other end is `there`. Pure."""
+def parts(placed: Placed, there: Collection[str], *, acting: bool = False) -> Iterator[Part]:
+    """Yield what a version of a table has; a foreign key only if its other end is `there`. Pure.
+
+    `acting` = foreign keys with the source's actions.
+    """
     schema = placed.schema
     yield from (_index(placed, i) for i in schema.indexes if i.definition or i.columns != schema.key)
     yield from (_check(placed, check) for check in schema.checks)
     yield from (_required(placed, c.name) for c in schema.columns if not c.nullable and c.name not in schema.key)
     yield from (
-        _reference(placed, key)
+        _reference(placed, key, acting=acting)
         for key in schema.foreign_keys
         if f"{key.referred_namespace}.{key.referred_table}" in there
     )
@@ -130,8 +124,9 @@ def _index(placed: Placed, index: Index) -> Part:
     terms = placed.rewritten(index.definition) or f"USING btree ({placed.columns(index.columns)})"
     place = f"{quoted(placed.namespace)}.{quoted(name)}"
     return Part(
-        kind=_INDEX, shown=f"{'unique constraint' if index.constraint else 'index'} {name}", name=name, names=names,
-        definition=_bare(f"{'UNIQUE ' if index.unique else ''}INDEX {terms}"), add=index_sql(placed, index, Names(())),
+        kind=INDEX, sort=Sort.UNIQUE if index.unique else Sort.INDEX, name=name, names=names,
+        shown=f"{'unique constraint' if index.constraint else 'index'} {name}",
+        definition=bare(f"{'UNIQUE ' if index.unique else ''}INDEX {terms}"), add=index_sql(placed, index, Names(())),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}" if index.constraint else f"DROP INDEX {place}",
     )  # fmt: skip
 
@@ -139,8 +134,8 @@ def _index(placed: Placed, index: Index) -> Part:
 def _check(placed: Placed, check: Check) -> Part:
     name, names = _names(placed, check.name, (), "check")
     return Part(
-        kind=_CHECK, shown=f"check {name}", name=name, names=names,
-        definition=_bare(f"CHECK ({placed.rewritten(check.sql)})"),
+        kind=CHECK, sort=Sort.CHECK, shown=f"check {name}", name=name, names=names,
+        definition=bare(f"CHECK ({placed.rewritten(check.sql)})"),
         add="; ".join(filter(None, check_sql(placed, check, Names(())))),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}",
     )  # fmt: skip
@@ -149,18 +144,19 @@ def _check(placed: Placed, check: Check) -> Part:
 def _required(placed: Placed, column: str) -> Part:
     name, alter = placed.fold(column), f"ALTER TABLE {placed.sql} ALTER COLUMN {placed.column(column)}"
     return Part(
-        kind=_REQUIRED, shown=f"NOT NULL of column {name}", name=name, names=frozenset((name,)), definition="",
+        kind=REQUIRED, sort=Sort.REQUIRED, shown=f"NOT NULL of column {name}", name=name, names=frozenset((name,)),
+        definition="",
         add=f"{alter} SET NOT NULL", drop=f"{alter} DROP NOT NULL",
     )  # fmt: skip
 
 
-def _reference(placed: Placed, key: ForeignKey) -> Part:
+def _reference(placed: Placed, key: ForeignKey, *, acting: bool) -> Part:
     name, names = _names(placed, key.name, key.columns, "fkey")
     other = replace(placed.schema, namespace=key.referred_namespace, name=key.referred_table)
     made = Reference(placed=placed, referred=placed.beside(other), key=key, name=name)
     return Part(
-        kind=_REFERENCE, shown=f"foreign key {name}", name=name, names=names, definition="",
-        add="; ".join(filter(None, (made.add(acting=False), made.validate))),
+        kind=REFERENCE, sort=Sort.REFERENCE, shown=f"foreign key {name}", name=name, names=names, definition="",
+        add="; ".join(filter(None, (made.add(acting=acting), made.validate))),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}",
     )  # fmt: skip
 
@@ -173,6 +169,6 @@ def _names(placed: Placed, wanted: str, columns: Sequence[str], suffix: str) -> 
     return name, frozenset((name, fitted(stem), *numbered))
 
 
-def _bare(definition: str) -> str:
+def bare(definition: str) -> str:
     """Return a definition without the quotes of names, which depend on who has written them."""
     return definition.replace('"', "").removesuffix(" NOT VALID")

@@ -33,6 +33,8 @@ class ExistingColumn:
     generated: bool
     filled: bool  # by a default or an identity
     own: str = ""  # an enum or a domain, with its schema
+    default: str = ""
+    identity: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,17 @@ def read(session: Session, placed: Placed) -> ExistingTable | None:
 def columns(session: Session, placed: Placed) -> tuple[ExistingColumn, ...]:
     """Read the columns of a table; none if it is not there."""
     return tuple(
-        ExistingColumn(name=name, type=spelled, not_null=not_null, generated=generated, filled=filled, own=own)
-        for name, spelled, not_null, generated, filled, own in session.rows(
+        ExistingColumn(
+            name=name,
+            type=spelled,
+            not_null=not_null,
+            generated=generated,
+            filled=filled,
+            own=own,
+            default=default,
+            identity=identity,
+        )
+        for name, spelled, not_null, generated, filled, own, default, identity in session.rows(
             statement("dictionary", "columns"), {"table": placed.sql}
         )
     )

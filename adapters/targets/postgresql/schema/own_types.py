@@ -131,6 +131,22 @@ def _domain_statements(name: str, there: Iterable[tuple[str, str]], wanted: Iter
             yield f"ALTER DOMAIN {name} {how}"
 
 
+def missing(session: Session, placed: Placed, own: OwnType) -> Iterator[tuple[str, str]]:
+    """Yield what a domain lacks here of the source's, each with the statement that adds it."""
+    there = _read(session, placed, own)
+    if own.base is None or there is None:
+        return
+    name, present = placed.type_name(own), {_said("", (text,)) for _, text in there.constraints}
+    for constraint, definition in _constraints(placed, own):
+        if _said("", (definition,)) in present:
+            continue
+        if constraint == _REQUIRED:
+            yield f"{_REQUIRED} of domain {name} is missing", f"ALTER DOMAIN {name} SET {_REQUIRED}"
+        else:
+            add = f"ALTER DOMAIN {name} ADD CONSTRAINT {quoted(constraint)} {definition}"
+            yield f"check {constraint} of domain {name} is missing", add
+
+
 def label_statements(placed: Placed, wanted: OwnType, there: Sequence[str]) -> list[str]:
     """Return what makes the labels of a type those of the source, whatever they are. Pure."""
     name = placed.type_name(wanted)

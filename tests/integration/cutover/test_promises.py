@@ -1,0 +1,157 @@
+"""A cut-over compares the target's tables with what the source says of them, and lists what mends them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from tests.integration.cutover.test_sources import HEAD, WISH
+from tests.integration.under.test_ddl_file import _MARIADB, _SQLITE
+from tests.support.feed import query
+from tests.support.mariadb import MariaServer
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, whole_way
+from tests.unit.dialects.oracle.test_structure import ROWS, SCHEMA
+from venus.adapters.cutover.run import Outcome, Wish, cutover
+from venus.adapters.dialects.oracle.structure import completed
+from venus.adapters.targets.postgresql.cutover import promises
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.schema.ddl_file import sections
+from venus.errors import Refused
+
+pytestmark = pytest.mark.integration
+
+_POSTGRES = """
+CREATE TYPE mood AS ENUM ('sad', 'merry');
+CREATE DOMAIN short AS text DEFAULT 'x' CONSTRAINT few CHECK (length(VALUE) < 9);
+CREATE SEQUENCE tickets;
+CREATE TABLE parent (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, mood mood NOT NULL DEFAULT 'sad');
+CREATE TABLE "Child" (
+    no serial, parent bigint NOT NULL REFERENCES parent ON DELETE CASCADE, code short CONSTRAINT coded UNIQUE,
+    price numeric(10, 2) DEFAULT 0.50, at timestamptz DEFAULT now(), ticket int DEFAULT nextval('tickets'),
+    tags text[] DEFAULT '{}', name varchar(20) COLLATE "C", kind text, CONSTRAINT "Fair" CHECK (price >= 0),
+    CONSTRAINT known CHECK (kind IN ('a', 'b')) NOT VALID, CONSTRAINT limited CHECK (name <> '' OR kind IS NULL),
+    PRIMARY KEY (no, parent));
+CREATE INDEX "By name" ON "Child" (lower(name) DESC, at) WHERE kind <> 'a USING b';
+CREATE INDEX by_at ON "Child" (at);
+CREATE UNIQUE INDEX one_name ON "Child" (name) WHERE kind IS NOT NULL;
+INSERT INTO parent (mood) VALUES ('merry');
+INSERT INTO "Child" (parent, code, name) VALUES (1, 'c', 'n');
+"""
+#: What weakens a promise at the target, and what only differs.
+WEAKER = {
+    'ALTER TABLE "Child" DROP CONSTRAINT "Fair"': "check Fair is missing",
+    'ALTER TABLE "Child" DROP CONSTRAINT limited, ADD CONSTRAINT limited CHECK (name IS NOT NULL)': (
+        "check limited is another one"
+    ),
+    'ALTER TABLE "Child" DROP CONSTRAINT known': "check known is missing",
+    'ALTER TABLE "Child" DROP CONSTRAINT coded': "unique constraint coded is missing",
+    "DROP INDEX one_name": "index one_name is missing",
+    "ALTER TABLE parent ALTER mood DROP NOT NULL": "NOT NULL of column mood is missing",
+    "ALTER DOMAIN short DROP CONSTRAINT few": 'check few of domain "public"."short" is missing',
+}
+OTHER = {
+    "DROP INDEX by_at": "index by_at is missing",
+    'DROP INDEX "By name"; CREATE INDEX "By name" ON "Child" (name)': "index By name is another one",
+    'ALTER TABLE "Child" ALTER price DROP DEFAULT': "default of column price is missing",
+    "ALTER TABLE \"Child\" ALTER tags SET DEFAULT '{a}'": "default of column tags is another one",
+    'ALTER TABLE "Child" ALTER ticket DROP DEFAULT; DROP SEQUENCE "Child_ticket_seq"': (
+        "numbering of column ticket is missing"
+    ),
+    'ALTER TABLE "Child" ALTER kind SET NOT NULL': "NOT NULL of column kind is not at the source",
+    'ALTER TABLE "Child" ADD CONSTRAINT own CHECK (no > 0)': "check own is not at the source",
+    'CREATE UNIQUE INDEX own_index ON "Child" (at)': "unique index own_index is not at the source",
+}
+
+
+@pytest.fixture
+def target(postgres_server: Server) -> Iterator[str]:
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+def rehearse(way: WholeWay) -> Outcome:
+    return cutover(way.settings, "main", Wish(rehearse=True, quiet_s=0.0, wait_s=120.0, head=HEAD))
+
+
+def started(way: WholeWay) -> WholeWay:
+    way.install()
+    way.load()
+    way.start()
+    way.caught_up()
+    return way
+
+
+def differences(found: Outcome) -> dict[str, tuple[str, bool]]:
+    return {d["what"]: (d["statement"], d["blocks"]) for d in found.certificate["schema_differences"]}
+
+
+def test_what_differs_is_listed_and_what_is_weaker_forbids_it(tmp_path: Path, target: str, database: str) -> None:
+    query(database, _POSTGRES)
+    with whole_way(tmp_path, database, target) as way:
+        started(way)
+        assert (differences(rehearse(way)), rehearse(way).blocks) == ({}, ())
+        query(target, "UPDATE \"Child\" SET kind = 'a'; UPDATE parent SET mood = 'merry'")
+        query(database, "UPDATE \"Child\" SET kind = 'a'")
+        way.caught_up()
+        for statement in (*WEAKER, *OTHER):
+            query(target, statement)
+
+        found = rehearse(way)
+        assert {what: blocks for what, (_, blocks) in differences(found).items()} == (
+            dict.fromkeys(WEAKER.values(), True) | dict.fromkeys(OTHER.values(), False)
+        )
+        assert len(found.blocks) == len(WEAKER)
+        with pytest.raises(Refused, match=r'public.Child: check Fair is missing: ALTER TABLE "public"."Child" ADD'):
+            cutover(way.settings, "main", WISH)
+        for statement, _ in differences(found).values():
+            query(target, statement)
+        mended = rehearse(way)
+        assert (differences(mended), mended.blocks) == ({}, ())
+
+
+def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, target: str, database: str) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY, v int CONSTRAINT fair CHECK (v > 0))")
+    with whole_way(tmp_path, database, target) as way:
+        started(way)
+        query(target, "ALTER TABLE t DROP CONSTRAINT fair")
+        wish = Wish(quiet_s=0.0, wait_s=120.0, head=HEAD, leave_differences=True)
+        (found,) = cutover(way.settings, "main", wish).certificate["schema_differences"]
+        assert (found["table"], found["what"], found["blocks"]) == ("public.t", "check fair is missing", True)
+
+
+def test_a_target_as_it_was_made_from_sqlite_has_none(tmp_path: Path, target: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
+        app.executescript(f"PRAGMA journal_mode = wal; {_SQLITE}")
+    with whole_way(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", target) as way:
+        assert differences(rehearse(started(way))) == {}
+
+
+def test_a_target_as_it_was_made_from_mariadb_has_none(
+    tmp_path: Path, target: str, mariadb_server: MariaServer, mariadb_database: str
+) -> None:
+    with closing(mariadb_server.connect(str(sqlalchemy.make_url(mariadb_database).database), autocommit=True)) as app:
+        for text in _MARIADB:
+            app.cursor().execute(text)
+    with whole_way(tmp_path, mariadb_database, target) as way:
+        assert differences(rehearse(started(way))) == {}
+
+
+def test_a_table_as_it_is_made_from_oracle_has_none(tmp_path: Path, target: str, database: str) -> None:
+    with whole_way(tmp_path, database, target) as way:
+        opened = PostgresTarget(way.settings, "main")
+        placed = [opened.place(completed(SCHEMA, ROWS))]
+        for _, statements in sections(placed):
+            for statement in statements:
+                query(target, statement)
+        with closing(opened.connect("test")) as session:
+            assert promises.differences(session, placed, {SCHEMA.table_id}) == []
+            query(target, f"ALTER TABLE {placed[0].sql} DROP CONSTRAINT fair")
+            (found,) = promises.differences(session, placed, {SCHEMA.table_id})
+        assert (found.what, found.blocks) == ("check fair is missing", True)
