@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from venus.errors import ConfigError
+from venus.user_folders import cache_folder
 
 #: Spark 4 runs on this and newer.
 MAJOR_MIN = 17
@@ -110,7 +111,7 @@ def wrapped(java: Java, cache: Path | None = None) -> Path:
     It lies in the user's cache, made once for each Java; where nothing can be written, in a folder of this process.
     """
     text = _WRAPPER.format(java=shlex.quote(str(java.home / "bin" / "java")))
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "venus"
+    cache = cache or cache_folder()
     home = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     try:
         _write_command(home / "bin" / "java", text)

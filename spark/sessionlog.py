@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from venus.errors import SparkFailed, VenusError
+from venus.user_folders import state_folder
 
 #: What Spark says of workers that cannot run VENUS, and the way out.
 _WORKERS = (
@@ -47,7 +48,7 @@ class SessionLog:
         self._ended = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="venus-spark-log", daemon=True)
         name = f"spark-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "venus"
+        state = state_folder()
         try:
             state.mkdir(parents=True, exist_ok=True)
             self.path = state / name

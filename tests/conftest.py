@@ -7,6 +7,8 @@ import signal
 import hypothesis
 import pytest
 
+from venus.cli.demo.postgres import search_path
+
 #: How long an example takes, or its making, says something of the machine alone.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -14,6 +16,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any machine")
 #: Whoever starts pytest may have a terminal; what a command prints into a pipe must not depend on its width.
 os.environ.pop("COLUMNS", None)
+#: Nor must the servers of the tests depend on its locale, which is perhaps not installed, or on the PATH of `su` on
+#: Debian, which lacks the folder of useradd (the embedded PostgreSQL needs it).
+os.environ["LC_ALL"] = "C.UTF-8"
+os.environ["PATH"] = search_path()
 #: A script's shell has what it starts with `&` ignore SIGINT, and so would every command that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

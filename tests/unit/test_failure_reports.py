@@ -41,3 +41,17 @@ def test_nothing_is_removed_from_a_folder_that_others_use(tmp_path: Path, monkey
     failure.write_report(ValueError("x"), INVOCATION)
 
     assert len(list(tmp_path.glob("failure-*.log"))) == 31
+
+
+def test_a_user_without_a_name_and_a_home_gets_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs with a user id of its own: Python does not know a home then."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setattr("venus.user_folders.ROOT", tmp_path)
+    report = failure.write_report(ValueError("no 1"), INVOCATION)
+    assert report.parent == tmp_path / ".local" / "state" / "venus"
+    assert "no 1" in report.read_text()

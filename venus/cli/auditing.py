@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from venus.security.audit import NAME, Audit
+from venus.user_folders import state_folder
 
 if TYPE_CHECKING:
     from venus.cli.invocation import Invocation
@@ -54,5 +55,4 @@ def who() -> str:
 def _path(invocation: Invocation) -> Path:
     if invocation.audit_file:
         return Path(invocation.audit_file)
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "venus" / NAME
+    return state_folder() / NAME

@@ -31,6 +31,7 @@ from venus.errors import ConfigError, LoginRefused, VenusError
 from venus.masking import masked
 from venus.sentences import sentence
 from venus.toml_lines import line_of
+from venus.user_folders import state_folder
 
 INTERRUPTED = 130
 #: What a shell says of a command that SIGPIPE has ended.
@@ -131,7 +132,7 @@ def usage_hint(error: Exception) -> str:
 def write_report(error: BaseException, invocation: Invocation) -> Path:
     """Keep the traceback in a file of its own, readable by its owner only."""
     text = invocation.redactor("".join(traceback.format_exception(error)))
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "venus"
+    state = state_folder()
     name = f"failure-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     for folder in (state, Path(tempfile.gettempdir())):
         try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from venus.cli.demo.etcd import Etcd
-from venus.cli.demo.servers import DemoFailed, free_ports, listening, wait_for
+from venus.cli.demo.postgres import DemoFailed
+from venus.cli.demo.servers import free_ports, listening, wait_for
 from venus.cli.demo.shop import build
 from venus.cli.demo.story import BUSY_S, Step, Story
 from venus.errors import VenusError
@@ -73,7 +75,9 @@ class ClusterStory(Story):
         """Return what to type next."""
         found = super().look_around()
         del found["target second"]
-        return found | {"cluster": f"cd {self._home} && venus cluster status -c {self._names[0]}.toml"}
+        return found | {
+            "cluster": f"cd {shlex.quote(str(self._home))} && venus cluster status -c {self._names[0]}.toml"
+        }
 
     def close(self) -> None:
         """Stop whatever still runs."""

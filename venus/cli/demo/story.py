@@ -5,6 +5,7 @@ Each comparison is of every row of every table, by code that shares nothing with
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from typing import Any, TypeAlias
 from venus.cli.demo.compare import compare
 from venus.cli.demo.damage import found_and_repaired
 from venus.cli.demo.forecast import disk_of, held_against
-from venus.cli.demo.servers import Commands, DemoFailed, Postgres, free_ports, listening, peak_rss_bytes, wait_for
+from venus.cli.demo.postgres import DemoFailed, Postgres
+from venus.cli.demo.servers import Commands, free_ports, listening, peak_rss_bytes, wait_for
 from venus.cli.demo.shop import Workload, build
 from venus.cli.engine import spark_usable
 from venus.config import Settings
@@ -112,9 +114,10 @@ class Story:
 
     def look_around(self) -> dict[str, str]:
         """Return what to type next."""
-        venus = f"cd {self._home} && venus"
+        home = shlex.quote(str(self._home))
+        venus = f"cd {home} && venus"
         return {
-            "source": f"sqlite3 {self._source}",
+            "source": f"sqlite3 {shlex.quote(str(self._source))}",
             "target main": f"{self._postgres.psql} shop",
             "target second": f"{self._postgres.psql} second",
             "status": f"{venus} status",
@@ -122,7 +125,7 @@ class Story:
             "metrics": f"curl http://127.0.0.1:{self._ports[1]}/metrics",
             "configuration": str(self._home / "venus.toml"),
             "what was said": str(self._home / "venus.log"),
-            "end it": f"kill {' '.join(map(str, self._pids()))}; rm -r {self._home}",
+            "end it": f"kill {' '.join(map(str, self._pids()))}; rm -r {home}",
         }
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from venus.cli.support.scrub import GONE, log_line, tree
+from venus.user_folders import state_folder
 
 if TYPE_CHECKING:
     from venus.cli.invocation import Invocation
@@ -111,8 +112,7 @@ def log(run: Invocation, file: Path) -> str:
 
 def failures() -> list[Path]:
     """Return the newest reports of unexpected failures of this user's commands."""
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "venus"
-    return sorted(folder.glob("failure-*.log"))[-FAILURES_MAX:]
+    return sorted(state_folder().glob("failure-*.log"))[-FAILURES_MAX:]
 
 
 def _ask(run: Invocation) -> Any:
