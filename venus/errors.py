@@ -34,6 +34,10 @@ class Refused(VenusError):
     exit_code = 3
 
 
+class NotInstalled(Refused):
+    """The source is there, and has nothing of VENUS."""
+
+
 class Denied(Refused):
     """The caller has no role for this."""
 
@@ -67,6 +71,10 @@ class LoginRefused(DatabaseUnavailable):
     """The database server refuses the configured login; whoever goes on for days may still wait until it does not."""
 
     exit_code = 2
+
+
+class UnknownHost(LoginRefused):
+    """The name of the database server resolves to no address: a wrong name, or a network that is not up yet."""
 
 
 class Fenced(VenusError):

@@ -16,12 +16,8 @@ from enum import Enum
 from typing import Protocol
 
 from venus.codec.changes import TableChanges
-from venus.errors import DatabaseUnavailable, Refused, SourceError
+from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, Sequence, TableSchema
-
-
-class NotInstalled(Refused):
-    """The source is there, and has nothing of VENUS."""
 
 
 class SchemaChanged(SourceError):

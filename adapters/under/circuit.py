@@ -10,6 +10,7 @@ import logging
 import time
 
 from venus.flow.breaker import Breaker, Circuit, Classes
+from venus.patience import REMIND_S, is_waited_for
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,10 @@ class TargetCircuit:
     def __init__(self, target: str) -> None:
         self.breaker = Breaker(errors_max=5, wait_first_s=0.1, wait_max_s=10.0, classes=SLOW_CLASSES)
         self._target = target
+        #: Whether this process has ever been open at both ends.
+        self.has_worked = False
+        self._said = ""
+        self._said_at = 0.0
 
     @property
     def is_isolated(self) -> bool:
@@ -59,5 +64,17 @@ class TargetCircuit:
         return self.breaker.failed(time.monotonic(), str(error or ""))
 
     def trying_again(self, error: BaseException | None) -> None:
-        """Say so in the log."""
-        logger.warning("target %s: %s; trying again (%s)", self._target, error, self.breaker.state.value)
+        """Say so in the log: when it begins, and now and then while it lasts."""
+        now = time.monotonic()
+        if str(error) == self._said and now < self._said_at + REMIND_S:
+            return
+        self._said, self._said_at = str(error), now
+        logger.warning("target %s: %s; trying again", self._target, error)
+
+    def is_waited_for(self, error: BaseException | None) -> bool:
+        """Return whether the loop tries again after this error."""
+        return is_waited_for(error, has_worked=self.has_worked)
+
+    def record_session(self) -> None:
+        """Record that both ends are open: trouble from now on is another one."""
+        self.has_worked, self._said = True, ""

@@ -32,6 +32,7 @@ from venus.adapters.upper.session import Claim, Session, open_session
 from venus.config import Settings
 from venus.errors import Unavailable, VenusError
 from venus.model import BatchNo
+from venus.patience import is_waited_for
 from venus.rpc.address import broker_of
 from venus.rpc.admin import Admin
 from venus.rpc.producer import Producer
@@ -172,7 +173,7 @@ class Capture:
 
     def _retrying(self) -> Retrying:
         return Retrying(
-            retry=retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
+            retry=retry_if_exception(self._is_waited_for),
             wait=lambda retry: pause_s(retry.attempt_number, random.random()),
             stop=stop_when_event_set(self._stop),
             sleep=sleep_using_event(self._stop),
@@ -180,9 +181,13 @@ class Capture:
             reraise=True,
         )
 
+    def _is_waited_for(self, error: BaseException) -> bool:
+        return is_waited_for(error, has_worked=self._reporter.current.connections > 0)
+
     def _note_failure(self, retry: RetryCallState) -> None:
         assert retry.outcome is not None
         self._reporter.state(WAITING, error=retry.outcome.exception())
+        self._reporter.remind()
 
     def _serve(self, until: Callable[[Session], bool]) -> bool:
         """Run one session; return whether it ended because all was done.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from venus.adapters.upper.fills import FillProgress
+from venus.patience import REMIND_S
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Reporter:
     ) -> None:
         self._callback = callback
         self._monotonic = monotonic
-        self._next = float("-inf")
+        self._next = self._said_at = float("-inf")
         self.current = CaptureReport()
 
     def update(self, **changes: Any) -> None:
@@ -74,12 +75,20 @@ class Reporter:
         changed = state != self.current.state or is_news
         if not changed:
             return  # asked at every poll
+        self._said_at = self._monotonic()
         self.update(state=state, **({"last_error": str(error)} if error is not None else {}))
         if error is not None:
             logger.warning("capture: %s: %s", state, error)
         else:
             logger.info("capture: %s", state)
         self.emit()
+
+    def remind(self) -> None:
+        """Say trouble that lasts once more, now and then."""
+        if self._monotonic() >= self._said_at + REMIND_S:
+            self._said_at = self._monotonic()
+            logger.warning("capture: %s: %s", self.current.state, self.current.last_error)
+            self.emit()
 
     def tick(self) -> None:
         """Pass the report on if a second has gone by."""

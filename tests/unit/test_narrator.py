@@ -86,3 +86,40 @@ def test_a_loop_that_ended_says_why() -> None:
         "starts again in 2 s: it ended with code -9"
     )
     assert sentence({"event": "stays down", "code": 12, "error": "taken over"}) == "stays down: taken over"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr("venus.cli.narrator.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_trouble_is_said_when_it_begins_and_once_a_minute(
+    capsys: pytest.CaptureFixture[str], clock: list[float]
+) -> None:
+    """A loop that waits, and one that is started again and again, for two minutes and a half."""
+    narrator = Narrator(Invocation())
+    for second in range(0, 150, 5):
+        clock[0] = 1000.0 + second
+        narrator.event("main", {"event": "waiting", "error": f"down for {second} s", "retry_in_s": 5.0})
+        for what in ("started", "running"):
+            narrator.event("lake", {"event": what, "pid": second})
+        narrator.event("lake", {"event": "restarts", "in_s": 5.0, "code": 12, "error": "broken", "hint": "mend it"})
+        narrator.event("pg", {"event": "report", "circuit": ("closed", "open")[second > 5], "error": "no server"})
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("main")] == [
+        "main: waiting: down for 0 s", "main: waiting: down for 60 s", "main: waiting: down for 120 s"
+    ]  # fmt: skip
+    assert [line for line in said if line.startswith("lake")] == [
+        "lake: started, pid 0", "lake: running, pid 0", *["lake: starts again in 5 s: broken; mend it"] * 3
+    ]  # fmt: skip
+    assert len([line for line in said if line.startswith("pg")]) == 3
+
+
+def test_the_end_of_trouble_is_said_at_once(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+    narrator = Narrator(Invocation())
+    narrator.event("main", {"event": "waiting", "error": "down", "retry_in_s": 5.0})
+    narrator.event("main", {"event": "report", "offset": 7, "error": ""})
+    narrator.event("main", {"event": "waiting", "error": "down", "retry_in_s": 5.0})
+    assert capsys.readouterr().out.splitlines() == ["main: waiting: down", "main: offset 7", "main: waiting: down"]

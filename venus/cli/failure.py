@@ -49,7 +49,9 @@ def render(error: BaseException, invocation: Invocation) -> int:
     """Write what went wrong and return the exit code."""
     message, hint, code = explain(error, invocation)
     hint = sentence(hint)
-    if invocation.log_format == "json":
+    if invocation.supervised:
+        pass
+    elif invocation.log_format == "json":
         fields = {"hint": hint, "kind": type(error).__name__, "exit_code": code}
         print(logs.line(invocation.role, message, fields), file=sys.stderr)  # noqa: T201
     else:

@@ -41,6 +41,8 @@ class Invocation:
     log_format: str = "text"
     #: What this process does, in its log: "venus broker", "capture", the name of a target.
     role: str = "venus"
+    #: Whether `venus sync` has started this process: then that says on stderr what its loops fail of.
+    supervised: bool = False
     redactor: Redactor = field(default_factory=Redactor)
     #: Whether this command speaks with databases: only then is it told their passwords.
     needs_passwords: bool = True

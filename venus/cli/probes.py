@@ -21,7 +21,7 @@ from venus.cli.overview import (
 )
 from venus.cli.traffic import traffic_view
 from venus.conditions import at_source, own_at_source, released, uncaptured_at_source
-from venus.errors import VenusError
+from venus.errors import NotInstalled, VenusError
 from venus.rpc.reports import decode
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ def target_rows(settings: Settings, name: str) -> dict[int, int]:
 
 def look_at_source(settings: Settings, *, rows: bool = False) -> SourceView:
     """Read the registry, the checkpoint row and the length of the log."""
-    from venus.adapters.dialects.contract import NotInstalled
     from venus.adapters.dialects.urls import describe_database
     from venus.cli.install import opened_source
 

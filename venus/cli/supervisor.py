@@ -17,12 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from venus.patience import REMIND_S
+
 #: Exit codes after which starting again cannot help: the two sides differ, or the configuration is wrong. A safety rule
 #: (3) can: a target may be loaded meanwhile, or another process may let go of it.
 FINAL_CODES = (1, 2)
 REFUSED_CODE, REFUSED_WAIT_S = 3, 15.0
 #: Errors that have no exit code of their own and are final all the same.
-FINAL_ERRORS = ("Fenced", "Held", "Denied", "Unproven")
+FINAL_ERRORS = ("Fenced", "Held", "Denied", "Unproven", "NotInstalled")
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
 #: A loop that ran so long has recovered from whatever stopped it before.
 HEALTHY_AFTER_S = 60.0
@@ -50,6 +52,7 @@ class Loop:
     restarts: int = 0
     error: dict[str, Any] = field(default_factory=dict)
     code: int | None = None  # set once it stays down
+    said_at: float = 0.0  # when it was last said that it stays down
 
 
 class Supervisor:
@@ -124,6 +127,7 @@ class Supervisor:
 
     def _look_after(self, loop: Loop) -> None:
         if loop.code is not None:
+            self._remind(loop)
             return
         if loop.process is None:
             if time.monotonic() >= loop.restart_at:
@@ -136,15 +140,23 @@ class Supervisor:
         if time.monotonic() - loop.started > HEALTHY_AFTER_S:
             loop.restarts = 0
         loop.process = None
-        said = {"code": code, "error": loop.error.get("message", "")}
+        said = {"code": code, "error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
         if code in FINAL_CODES or loop.error.get("kind") in FINAL_ERRORS:
             loop.code = code
-            self._event(loop.name, {"event": "stays down", **said})
+            self._remind(loop)
             return
         delay_s = min(RESTART_MAX_S, RESTART_MIN_S * 2.0**loop.restarts) if code != REFUSED_CODE else REFUSED_WAIT_S
         loop.restarts += 1
         loop.restart_at = time.monotonic() + delay_s
         self._event(loop.name, {"event": "restarts", "in_s": delay_s, **said})
+
+    def _remind(self, loop: Loop) -> None:
+        """Say that a loop stays down and why: at once, and now and then while others go on."""
+        if time.monotonic() < loop.said_at + REMIND_S and loop.said_at:
+            return
+        loop.said_at = time.monotonic()
+        said = {"code": loop.code, "error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
+        self._event(loop.name, {"event": "stays down", **said})
 
     def _end_all(self) -> None:
         """Stop the children as an operator would, and only then harder."""

@@ -20,10 +20,11 @@ import typer
 from venus.allocation import keep_freed
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.logs import LogFormatOption
-from venus.cli.narrator import Narrator
-from venus.cli.supervisor import Loop, Supervisor, stop_with_parent
+from venus.cli.narrator import WELL, Narrator
+from venus.cli.supervisor import HEALTHY_AFTER_S, Loop, Supervisor, stop_with_parent
 from venus.collector import settle
 from venus.errors import ConfigError, VenusError
+from venus.patience import Patience, patience_with
 from venus.stop_signals import stop_signals
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from venus.config import Settings
 
 logger = logging.getLogger(__name__)
+
+DELAY_MIN_S, DELAY_MAX_S = 0.5, 15.0
 
 TargetsOption = Annotated[
     list[str] | None, typer.Option("--target", metavar="NAME", help="Apply to this target only; repeatable.")
@@ -64,6 +67,7 @@ def sync(
     one is refused (exit code 3) while the first is alive. Exits with an error when capture has ended for good.
     """
     run = Invocation.of(ctx, config, as_json)
+    run.supervised = with_parent
     run.choose_log_format(log_format)
     settings = run.settings
     require_sync_engine(settings, engine)
@@ -179,10 +183,11 @@ def run_one(
     """Run one loop in this process."""
     keep_freed()
     narrator = Narrator(run)
-    settled = False
+    settled = has_worked = False
 
     def report(found: Any) -> None:
-        nonlocal settled
+        nonlocal settled, has_worked
+        has_worked = has_worked or is_at_work(found)
         if not settled:  # the loop is open at both ends, and has imported what it needs
             settle()
             settled = True
@@ -201,7 +206,9 @@ def run_one(
     spans = tracing.begin(run.settings.tracing, run.role)
     try:
         narrator.event(name, {"event": "running"})
-        until_stopped(body, stop, lambda found: narrator.event(name, found))
+        until_stopped(
+            body, stop, lambda found: narrator.event(name, found), lambda: has_worked, supervised=run.supervised
+        )
         narrator.event(name, {"event": "stopped"})
     finally:
         tracing.end(spans)
@@ -222,21 +229,40 @@ def follower(
     return lambda: target.follow(stop, report)
 
 
-def until_stopped(body: Callable[[], None], stop: threading.Event, event: Callable[[dict[str, Any]], None]) -> None:
-    """Run a loop; what may pass by itself is waited for, everything else ends it."""
-    delay_s = 0.5
+def is_at_work(report: Any) -> bool:
+    """Return whether a report says that the loop is open at both ends."""
+    state = getattr(report, "state", "")
+    return state in WELL if state else not report.error
+
+
+def until_stopped(
+    body: Callable[[], None],
+    stop: threading.Event,
+    event: Callable[[dict[str, Any]], None],
+    has_worked: Callable[[], bool],
+    *,
+    supervised: bool,
+) -> None:
+    """Run a loop and wait for what may pass by itself; everything else ends it.
+
+    What another command must make true is waited for only beside other loops, which go on meanwhile.
+    """
+    delay_s = DELAY_MIN_S
     while True:
         started = time.monotonic()
         try:
             body()
         except VenusError as error:
-            if not error.retryable:
+            patience = patience_with(error, has_worked=has_worked())
+            if patience is Patience.END or (patience is Patience.RARELY and not supervised):
                 raise
-            if time.monotonic() - started > 60.0:
-                delay_s = 0.5
-            event({"event": "waiting", "error": str(error), "retry_in_s": delay_s})
+            if time.monotonic() - started > HEALTHY_AFTER_S:
+                delay_s = DELAY_MIN_S
+            if patience is Patience.RARELY:
+                delay_s = DELAY_MAX_S
+            event({"event": "waiting", "error": str(error), "hint": error.hint, "retry_in_s": delay_s})
             stop.wait(delay_s)
-            delay_s = min(delay_s * 2, 15.0)
+            delay_s = min(delay_s * 2, DELAY_MAX_S)
         else:
             return
         if stop.is_set():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import FillState, NotInstalled, RegisteredTable, SourceState
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
 from venus.adapters.dialects.going_back import WentBack
 from venus.adapters.dialects.halting import reason_of
 from venus.adapters.dialects.mysql.connection import Connection
@@ -14,7 +14,7 @@ from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.names import MARKS, literal, log_table
 from venus.adapters.dialects.mysql.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced, SourceError
+from venus.errors import Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 

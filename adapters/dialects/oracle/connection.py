@@ -97,7 +97,7 @@ class Session:
         if action is Action.THICK:
             return ConfigError(f"[source] url: the thin mode cannot connect: {said_by(error)}", hint=THICK)
         if action is Action.DENIED:
-            return SourceError(said, hint="check user and password of [source] url, and CREATE SESSION")
+            return ConfigError(said, hint="check user and password of [source] url, and CREATE SESSION")
         return DatabaseUnavailable(said, hint="check [source] url, the listener and the service's name")
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ from venus.adapters.dialects.oracle.tables import Listed
 from venus.adapters.dialects.oracle.versions import Version, version_of
 from venus.adapters.dialects.releasing import BY_SCRIPT
 from venus.config import Settings
-from venus.errors import ConfigError, Fenced, Refused, SourceError
+from venus.errors import ConfigError, Fenced, NotInstalled, Refused, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
 NOT_INSTALLED = "VENUS is not installed here"
@@ -306,7 +306,7 @@ class OracleSource:
 
     def state(self) -> SourceState:
         if not self._is_installed():
-            raise SourceError(f"source {self._place}: {NOT_INSTALLED}", hint="run `venus install-triggers`")
+            raise NotInstalled(f"source {self._place}: {NOT_INSTALLED}", hint="run `venus install-triggers`")
         found = registry.state_of(self._writer.row(statement("registry", "state")))
         self._writer.rollback()
         return found

@@ -22,13 +22,18 @@ from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.pooler import refuse_shared_sessions
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
+from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError, UnknownHost
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
 
 #: What the server says when the URL is wrong; a connection that was refused has no SQLSTATE.
-_REJECTED = re.compile(r"authentication failed|no password supplied|role .* does not exist|database .* does not exist")
+#: What is said where the URL is wrong, or a password, a name or pg_hba.conf is for a while; libpq gives no SQLSTATE.
+_REJECTED = re.compile(
+    "authentication failed|no password supplied|does not exist|no pg_hba.conf entry|is not permitted to log in"
+    "|permission denied for database"
+)
+_UNKNOWN_HOST = "could not translate host name"
 #: Class 08 connection, 53 resources, 57 operator intervention, 58 system, 55P03 lock not available, 40P01 deadlock.
 _TRANSIENT = ("08", "53", "57", "58", "55P03", "40P01")
 #: What psycopg2 raises where the server has said nothing, not always with the connection closed: after an immediate
@@ -132,6 +137,13 @@ def connected(dsn: str, **more: Any) -> psycopg2.extensions.connection:
     return raw
 
 
+def unreachable(text: str, *, hint: str) -> DatabaseUnavailable:
+    """Return the error of a connection that was not made, by what the library or the server says."""
+    if _UNKNOWN_HOST in text:
+        return UnknownHost(text, hint=hint)
+    return (LoginRefused if _REJECTED.search(text) else DatabaseUnavailable)(text, hint=hint)
+
+
 class Writable(Protocol):
     """What COPY writes into."""
 
@@ -153,8 +165,7 @@ class Connection:
             self._raw = connected(dsn, application_name=application, tcp_user_timeout=60_000)
         except psycopg2.Error as error:
             text = f"source {self.place} cannot be reached: {_first_line(error)}"
-            kind = LoginRefused if _REJECTED.search(text) else DatabaseUnavailable
-            raise kind(text, hint="check [source] url") from error
+            raise unreachable(text, hint="check [source] url") from error
         self._cursor = self._raw.cursor()
         self._texts = self._raw.cursor()
         self.run(self._settings())

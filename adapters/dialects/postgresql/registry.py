@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import FillState, NotInstalled, OwnLack, RegisteredTable, SourceState
+from venus.adapters.dialects.contract import FillState, OwnLack, RegisteredTable, SourceState
 from venus.adapters.dialects.halting import FAILING, reason_of
 from venus.adapters.dialects.postgresql import dictionary, names
 from venus.adapters.dialects.postgresql.connection import Connection, NotPermitted
@@ -17,7 +17,7 @@ from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.names import literal, quoted
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced, Refused
+from venus.errors import Fenced, NotInstalled, Refused
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 

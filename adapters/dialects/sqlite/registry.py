@@ -11,7 +11,7 @@ from venus.adapters.dialects.going_back import WentBack
 from venus.adapters.dialects.sqlite.connection import literal, quoted
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced, SourceError
+from venus.errors import Fenced, NotInstalled
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
@@ -40,9 +40,9 @@ def installed(connection: sqlite3.Connection) -> bool:
 
 
 def require_installed(connection: sqlite3.Connection, what: object) -> None:
-    """Raise SourceError if there is nothing to capture from."""
+    """Raise NotInstalled if there is nothing to capture from."""
     if not installed(connection):
-        raise SourceError(f"{what}: VENUS is not installed here", hint="run `venus install-triggers`")
+        raise NotInstalled(f"{what}: VENUS is not installed here", hint="run `venus install-triggers`")
 
 
 def read_tables(connection: sqlite3.Connection, *, released: bool = False) -> dict[int, Captured]:

@@ -57,7 +57,7 @@ def run_lake(settings: Settings, name: str, stop: threading.Event, report: Repor
     descriptors.raise_limit()  # a file is open for each table that changes between two commits
     target, tell, circuit = LakeTarget(settings, name), report or (lambda _: None), TargetCircuit(name)
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
+        retry=tenacity.retry_if_exception(circuit.is_waited_for),
         wait=lambda state: circuit.failed(_error(state)),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),
@@ -146,6 +146,7 @@ class _Following:
                 if start_over(self._target, self._manifest, error):
                     return True
                 raise self._target.diverged(error) from error
+            self._circuit.record_session()
             self._keep_rows(rows_wire.said_in(opened))
             self._acknowledge()
             gathering = self._gathering()

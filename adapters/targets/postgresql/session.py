@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -18,11 +17,11 @@ import psycopg2
 import psycopg2.extensions
 import sqlalchemy as sa
 
-from venus.adapters.dialects.postgresql.connection import READ_ONLY, WRITABLE, connected, server_hint
+from venus.adapters.dialects.postgresql.connection import READ_ONLY, WRITABLE, connected, server_hint, unreachable
 from venus.adapters.dialects.postgresql.pooler import refuse_shared_sessions
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.targets.postgresql.behind import Behind
-from venus.errors import DatabaseUnavailable, LoginRefused, TargetError
+from venus.errors import DatabaseUnavailable, TargetError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -37,10 +36,6 @@ _DATA_CLASSES = ("22", "23", "44", "P0")
 _TRANSIENT = ("08", "53", "57", "58", "40", "55P03", READ_ONLY)
 
 SUPERSEDED = "VE001"
-#: What is said where the URL is wrong, or a password, a name or pg_hba.conf is for a while; libpq gives no SQLSTATE.
-_REJECTED = re.compile(
-    r"authentication failed|no password supplied|does not exist|no pg_hba.conf entry|could not translate"
-)
 
 
 class Readable(Protocol):
@@ -88,8 +83,7 @@ class Session:
             self._connection = connected(dsn, application_name=application[:63])
         except psycopg2.Error as error:
             text = f"target {self.place} cannot be reached: {_first_line(error)}"
-            kind = LoginRefused if _REJECTED.search(text) else DatabaseUnavailable
-            raise kind(text, hint=f"check {self._option}") from error
+            raise unreachable(text, hint=f"check {self._option}") from error
         self._cursor = self._connection.cursor()
         self._behind = Behind("venus-target")
         #: Since when a statement runs, for whoever looks from another thread.

@@ -24,7 +24,7 @@ def run_apply(settings: Settings, name: str, stop: threading.Event, report: Repo
     target = PostgresTarget(settings, name)
     loop = Loop(name, stop, report)
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
+        retry=tenacity.retry_if_exception(loop.is_waited_for),
         wait=lambda state: loop.failed(_error(state)),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),

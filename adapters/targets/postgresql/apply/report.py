@@ -75,6 +75,7 @@ class Loop(TargetCircuit):
 
     def begun(self, offset: int) -> None:
         """Take note of where a session begins."""
+        self.record_session()
         self._offset = offset
 
     def applied(self, offset: int, rows: int) -> None:

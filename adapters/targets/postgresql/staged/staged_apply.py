@@ -92,7 +92,7 @@ class StagedApply:
                     return
                 wait_s = PAUSE_S
             except VenusError as error:
-                if not error.retryable:
+                if not self._loop.is_waited_for(error):
                     raise
                 self._loop.trying_again(error)
                 self._leave()

@@ -159,9 +159,10 @@ def test_a_missing_client_library_is_not_blamed_on_the_listener(code: str, modul
 
 def test_a_wrong_password_is_not_tried_again(module: Module, session: Session) -> None:
     module.answers["connect"] = [Answer(error=error("ORA-01017", "invalid username/password"))]
-    with pytest.raises(SourceError, match="cannot be reached") as raised:
+    with pytest.raises(ConfigError, match="cannot be reached") as raised:
         session.open()
     assert not raised.value.retryable
+    assert raised.value.exit_code == 2, "`venus sync` ends: more tries would lock the account"
 
 
 def test_a_password_that_may_be_changed_is_waited_for_and_not_tried_often(module: Module) -> None:

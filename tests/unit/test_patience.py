@@ -1,0 +1,85 @@
+"""What `venus sync` waits for, and what ends it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from venus.cli.sync import until_stopped
+from venus.errors import (
+    ConfigError,
+    DatabaseUnavailable,
+    Diverged,
+    Fenced,
+    Held,
+    LoginRefused,
+    NoSuchDatabase,
+    NotInstalled,
+    Refused,
+    SourceError,
+    StoreFull,
+    Unavailable,
+    UnknownHost,
+    Untrusted,
+    VenusError,
+)
+from venus.patience import Patience, is_waited_for, patience_with
+
+WAIT, RARELY, END = Patience.WAIT, Patience.RARELY, Patience.END
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "afterwards"),
+    [
+        (DatabaseUnavailable("the server is down"), WAIT, WAIT),
+        (Unavailable("the broker is down"), WAIT, WAIT),
+        (StoreFull("no room"), WAIT, WAIT),
+        (UnknownHost("no such name"), WAIT, WAIT),
+        (NoSuchDatabase("no such file"), END, WAIT),
+        (LoginRefused("wrong password"), END, WAIT),
+        (Untrusted("unknown authority"), END, WAIT),
+        (NotInstalled("nothing is installed"), END, END),
+        (Refused("not loaded"), RARELY, RARELY),
+        (Held("another instance"), END, END),
+        (Fenced("taken over"), END, END),
+        (ConfigError("no such option"), END, END),
+        (Diverged("another history"), END, END),
+        (SourceError("no such table"), END, END),
+        (ValueError("a defect"), END, END),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,
+)
+def test_the_table(error: Exception, before: Patience, afterwards: Patience) -> None:
+    assert patience_with(error, has_worked=False) is before
+    assert patience_with(error, has_worked=True) is afterwards
+    assert is_waited_for(error, has_worked=False) is (before is WAIT)
+
+
+def rounds(error: VenusError, *, supervised: bool, has_worked: bool = False) -> list[dict[str, Any]]:
+    """Run a loop that fails twice and is stopped then; return what was said."""
+    stop, said = threading.Event(), list[dict[str, Any]]()
+
+    def body() -> None:
+        if len(said) == 2:
+            stop.set()
+            return
+        raise error
+
+    stop.wait = lambda timeout=None: stop.is_set()  # type: ignore[method-assign,assignment]
+    until_stopped(body, stop, said.append, lambda: has_worked, supervised=supervised)
+    return said
+
+
+def test_a_target_that_is_not_loaded_is_waited_for_beside_others_only() -> None:
+    error = Refused("target main has not been loaded yet", hint="venus migrate")
+    with pytest.raises(Refused):
+        rounds(error, supervised=False)
+    assert [said["retry_in_s"] for said in rounds(error, supervised=True)] == [15.0, 15.0]
+
+
+def test_a_refused_login_is_waited_for_by_a_loop_that_has_worked() -> None:
+    with pytest.raises(LoginRefused):
+        rounds(LoginRefused("wrong password"), supervised=True)
+    assert len(rounds(LoginRefused("wrong password"), supervised=True, has_worked=True)) == 2
