@@ -7,6 +7,12 @@ import resource
 DESCRIPTORS_MAX = 1 << 20
 
 
+def limit() -> int:
+    """Return how many descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
+
+
 def raise_limit() -> None:
     """Let this process have as many descriptors as it may: many are started with no more than 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

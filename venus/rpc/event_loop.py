@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+#: From a connection to the end of its TLS handshake.
+TLS_HANDSHAKE_S = 5.0
 _HANDLER = "_handle_events"
 _BYTES_MAX = 4096
 #: The pair is one for all loops of a process: between two of them the handler would find no byte, and take nothing.
@@ -24,7 +26,13 @@ _one_loop = threading.Lock()
 
 
 class EventLoop(asyncio.SelectorEventLoop):
-    """For whoever uses grpc.aio."""
+    """The loop of a process with grpc.aio and HTTP."""
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:  # type: ignore[override]
+        """Listen; a connection that does not end its TLS handshake is closed soon: asyncio waits for 60 s."""
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", TLS_HANDSHAKE_S)
+        return await super().create_server(*args, **options)
 
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         """Call back when there is something to read; gRPC with what it has written, told once for all of it."""

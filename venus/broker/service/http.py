@@ -9,7 +9,6 @@ from dataclasses import asdict
 from importlib import resources
 
 import psutil
-import uvicorn
 from google.protobuf.json_format import MessageToDict
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -18,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from venus.broker.service.access import Access
-from venus.broker.service.http_guard import CERTIFICATE, GuardedProtocol, GuardedServer
+from venus.broker.service.http_guard import CERTIFICATE, GuardedConfig, GuardedListener, GuardedProtocol, GuardedServer
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.metrics import registry
 from venus.broker.service.recent_health import Look, RecentHealth
@@ -174,7 +173,7 @@ class Http:
     def __init__(self, listen: str, pages: Pages) -> None:
         self._socket = _bind(listen)
         files = pages.access.files
-        config = uvicorn.Config(
+        config = GuardedConfig(
             pages.app(),
             http=GuardedProtocol,
             ws="none",
@@ -183,6 +182,7 @@ class Http:
             lifespan="off",
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
         )
+        config.listener = self._socket
         if files is not None:
             config.load()
             config.ssl = HttpContext.of(files)
@@ -207,12 +207,13 @@ class Http:
         self._socket.close()
 
 
-def _bind(listen: str) -> socket.socket:
+def _bind(listen: str) -> GuardedListener:
     host, _, port = listen.rpartition(":")
     try:
-        return socket.create_server(
+        made = socket.create_server(
             (host.strip("[]"), int(port)), family=socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         )
+        return GuardedListener(fileno=made.detach())
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"broker.http {listen} cannot be used: {error}", hint='Choose another, or "" for none.'

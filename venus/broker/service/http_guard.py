@@ -1,7 +1,8 @@
 """HTTP connections are few and short: whoever does not finish asking, or does not take the answer, is let go.
 
 uvicorn has no time-out for a request that never ends, and no limit of connections; a few hundred of them would hold
-the descriptors that gRPC and the store need. And it wakes ten times a second, for a clock in its answers that here is
+the descriptors that gRPC and the store need. A TLS handshake is bounded likewise, in time by the loop
+(venus/rpc/event_loop.py). And uvicorn wakes ten times a second, for a clock in its answers that here is
 looked at when somebody asks.
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
+from asyncio import sslproto
 from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any
@@ -18,6 +21,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS_MAX = 64
+#: Connections whose TLS handshake has not ended.
+HANDSHAKES_MAX = 32
+#: What each TLS connection has for what it reads: a record. asyncio takes 256 KiB, which stay until the garbage of
+#: closed connections is collected, and requests have no bodies. The name is private: another version may ignore it.
+READ_BYTES = 16 << 10
+sslproto.SSLProtocol.max_size = READ_BYTES  # type: ignore[attr-defined]
 #: From the first byte, or the last answer, to the end of a request's head.
 HEAD_S = 5.0
 #: From the head to the end of the answer, and until the client has taken it.
@@ -34,6 +43,40 @@ def _certificate_of(transport: asyncio.Transport) -> bytes | None:
     return ssl.DER_cert_to_PEM_cert(found).encode() if found else None
 
 
+class GuardedListener(socket.socket):
+    """A listening socket; where too many handshakes have not ended, the oldest of them makes room.
+
+    A protocol learns of a connection only after its handshake, so these are counted where they are accepted.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._beginning: dict[int, socket.socket] = {}  # by descriptor, the oldest first
+        self._ending: list[socket.socket] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, for asyncio, which accepts all that wait in one turn of its loop.
+
+        Those that made room are closed by the loop in its next turn: until then others wait in the kernel.
+        """
+        self._ending = [one for one in self._ending if one.fileno() >= 0]
+        if len(self._ending) >= HANDSHAKES_MAX:
+            raise BlockingIOError
+        connection, address = super().accept()
+        self._beginning = {number: one for number, one in self._beginning.items() if one.fileno() == number}
+        if len(self._beginning) >= HANDSHAKES_MAX:
+            oldest = self._beginning.pop(next(iter(self._beginning)))
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its transport sees the end and closes it
+            self._ending.append(oldest)
+        self._beginning[connection.fileno()] = connection
+        return connection, address
+
+    def record_begun(self, number: int) -> None:
+        """Record that the connection with this descriptor is ready for requests."""
+        self._beginning.pop(number, None)
+
+
 class GuardedProtocol(H11Protocol):
     """uvicorn's protocol with time-outs; when there are too many, the one that has dawdled longest makes room."""
 
@@ -45,6 +88,10 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or refuse it if all others are being answered."""
         super().connection_made(transport)
+        raw = transport.get_extra_info("socket")
+        listener = getattr(self.config, "listener", None)
+        if raw is not None and listener is not None:
+            listener.record_begun(raw.fileno())
         self.app_state = {**self.app_state, CERTIFICATE: _certificate_of(transport)}
         if len(self._all) >= CONNECTIONS_MAX:
             dawdler = next((found for found in self._all if not found._serving), self)
@@ -87,10 +134,16 @@ class GuardedProtocol(H11Protocol):
         transport.abort()
 
 
+class GuardedConfig(uvicorn.Config):
+    """uvicorn's configuration, which its protocols know, with the socket that they come from."""
+
+    listener: GuardedListener | None = None
+
+
 class GuardedServer(uvicorn.Server):
     """uvicorn without its own signal handlers, for the process has one place for these, and without its ticks."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: GuardedConfig) -> None:
         super().__init__(config)
         self._ended = asyncio.Event()
 

@@ -9,6 +9,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from venus import descriptors
 from venus.broker.core import Core
 from venus.broker.service.access import Access
 from venus.broker.service.admin import Admin
@@ -35,6 +36,10 @@ IDLE_MS = 600_000
 #: Of one connection; a comparison looks up some thirty keys at once.
 STREAMS_MAX = 256
 PATIENCE_MARGIN_S = 2.0
+#: Connections beside those of streams: commands, probes, brokers.
+CALLERS = 1_000
+#: A process with very few descriptors serves all the same.
+CONNECTIONS_MIN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,14 @@ class Keepalive:
 
     every_s: float = KEEPALIVE_S
     timeout_s: float = KEEPALIVE_TIMEOUT_S
+
+
+def connections_max(streams: int, files: int) -> int:
+    """Return how many connections are taken at once: one for each stream, and some for calls.
+
+    The store's descriptors stay free. One that never begins counts until its handshake has taken too long.
+    """
+    return max(CONNECTIONS_MIN, min(streams + CALLERS, files * 3 // 4))
 
 
 class Service:
@@ -65,6 +78,10 @@ class Service:
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # 120 s otherwise, each with a descriptor
             ("grpc.max_connection_idle_ms", IDLE_MS),  # without a call; a client connects again by itself
             ("grpc.max_concurrent_streams", STREAMS_MAX),
+            (
+                "grpc.max_allowed_incoming_connections",
+                connections_max(traffic.admission.streams.limit, descriptors.limit()),
+            ),
         ]
         self._server = grpc.aio.server(
             interceptors=[Interceptor(access)],
