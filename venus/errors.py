@@ -27,6 +27,11 @@ class ConfigError(VenusError):
 
     exit_code = 2
 
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        #: A line for each mistake where there are several; the message has the first one.
+        self.complaints: tuple[str, ...] = ()
+
 
 class Refused(VenusError):
     """A safety rule forbids this."""

@@ -269,7 +269,7 @@ def test_a_missing_file_is_named_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file") as caught:
         load(tmp_path / "none.toml")
 
-    assert "venus.example.toml" in caught.value.hint
+    assert "`venus init SOURCE_URL TARGET_URL` writes one" in caught.value.hint
 
 
 def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from venus.cli.app import run
 from venus.config import Settings, load, options
 
 ROOT = Path(__file__).parents[2]
@@ -57,3 +58,29 @@ def test_the_example_explains_every_option() -> None:
 @pytest.mark.usefixtures("no_venus_environment")
 def test_the_example_loads() -> None:
     assert load(ROOT / "venus.example.toml").broker == Settings().broker
+
+
+@pytest.mark.usefixtures("no_venus_environment")
+def test_the_example_is_printed_wherever_venus_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["config", "--example"]) == 0
+    assert capsys.readouterr().out == (ROOT / "venus.example.toml").read_text()
+
+
+def test_all_mistakes_are_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VENUS_BROKER__LISTN", "x")
+    (tmp_path / "venus.toml").write_text('[broker]\nhtpt = ""\nretain_bytes = "many"\n[capture]\nheartbeat_s = -1\n')
+    monkeypatch.chdir(tmp_path)
+    assert run(["status"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [
+        "venus: environment: VENUS_BROKER__LISTN matches no option (did you mean VENUS_BROKER__LISTEN?)",
+        "venus: venus.toml:2: broker.htpt: no such option (did you mean http?)",
+    ]
+    assert {line.split(":")[2] + line.split(":")[3] for line in said[2:4]} == {
+        "3 broker.retain_bytes", "5 capture.heartbeat_s"
+    }  # fmt: skip

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 HOMES = {"venus": "venus", "adapters": "venus.adapters", "spark": "venus.spark", "migrations": "venus.migrations"}
 #: Spark looks for top-level modules of this name by itself.
 SPARK_FINDS = "pyspark_venus.py"
+#: The example of the configuration, which stands beside README.
+EXAMPLE = "venus/config/venus.example.toml"
 LINKS = {"venus/adapters": "../adapters", "venus/spark": "../spark", "venus/migrations": "../migrations"}
 
 
@@ -30,7 +32,7 @@ def read_setup() -> ConfigParser:
 
 def own_files() -> set[str]:
     """Every file that belongs into the wheel, as the wheel names it. rglob does not follow the links."""
-    return {
+    return {EXAMPLE} | {
         "/".join([*package.split("."), *path.relative_to(ROOT / home).parts])
         for home, package in HOMES.items()
         for path in (ROOT / home).rglob("*")

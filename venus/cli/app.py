@@ -13,6 +13,7 @@ from venus.cli import (
     certs,
     forget,
     halves,
+    init,
     install,
     load,
     quarantine,
@@ -68,6 +69,7 @@ def venus(
 
 
 app.command("demo", rich_help_panel=TRY)(demo_command.demo)
+app.command("init", rich_help_panel=PREPARE)(init.init)
 app.command("assess", rich_help_panel=PREPARE)(assess.assess)
 app.command("check", rich_help_panel=PREPARE)(install.check)
 app.command("install-triggers", rich_help_panel=PREPARE)(install.install_triggers)

@@ -55,9 +55,13 @@ def render(error: BaseException, invocation: Invocation) -> int:
         fields = {"hint": hint, "kind": type(error).__name__, "exit_code": code}
         print(logs.line(invocation.role, message, fields), file=sys.stderr)  # noqa: T201
     else:
-        print(f"venus: {message}", *([f"  {hint}"] if hint else []), sep="\n", file=sys.stderr)  # noqa: T201
+        complaints = complaints_of(error, invocation) or [message]
+        lines = [*(f"venus: {complaint}" for complaint in complaints), *([f"  {hint}"] if hint else [])]
+        print(*lines, sep="\n", file=sys.stderr)  # noqa: T201
     if invocation.json and (invocation.out.streaming or not invocation.out.written):
         error_document = {"kind": type(error).__name__, "message": message, "hint": hint, "exit_code": code}
+        if complaints := complaints_of(error, invocation):
+            error_document["complaints"] = complaints
         invocation.out.last_words({"error": error_document})
     return code
 
@@ -75,6 +79,12 @@ def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int
         return "interrupted", "", INTERRUPTED
     report = write_report(error, invocation)
     return one_line(redact(f"unexpected {type(error).__name__}: {error}")), f"details: {report}", UNEXPECTED
+
+
+def complaints_of(error: BaseException, invocation: Invocation) -> list[str]:
+    """Return a line for each mistake of a configuration; empty = the message says it all."""
+    found = error.complaints if isinstance(error, ConfigError) else ()
+    return [one_line(invocation.redactor(complaint)) for complaint in found]
 
 
 def url_place(message: str, invocation: Invocation) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Annotated
 
 import typer
 
@@ -11,17 +14,36 @@ from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 
 
-def config(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+def config(
+    ctx: typer.Context,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print the example file instead: every option, explained.")
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
     """Print the settings in force, from file and environment, with passwords masked."""
     from venus.config import effective
 
     run = Invocation.of(ctx, config, as_json)
+    if example:
+        return show_example(run)
     run.needs_passwords = False
     tree = effective(run.settings)
     rows: list[tuple[object, ...]] = [(name, shown(value)) for name, value in flattened(tree)]
     run.out.answer(
         tree, f"from {run.file or 'no file (defaults and environment)'}", table("option", "value", rows=rows)
     )
+    return 0
+
+
+def show_example(run: Invocation) -> int:
+    """Print the file that has every option with its default."""
+    text = resources.files("venus.config").joinpath("venus.example.toml").read_text("utf-8")
+    if run.json:
+        run.out.answer({"example": text})
+    else:  # as it is: it is to be a file
+        sys.stdout.write(text)
     return 0
 
 

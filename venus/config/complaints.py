@@ -26,19 +26,32 @@ _WANTED = {
 _FORMS = {"broker.further": 'should be a list of sets, like [["a:7400", "b:7400"], ["c:7400"]]'}
 
 
-def explained(error: ValidationError, file: Path | None, text: str) -> ConfigError:
-    """Return the first complaint as one line, with the number of the others."""
-    # a misspelt option first: what is missing for it is no second mistake
-    first, *others = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
-    path = [str(part) for part in first["loc"] if part != "[key]"]  # a name that is wrong itself
+def refusal(complaints: list[str], *, hint: str = "") -> ConfigError:
+    """Return one error for all complaints; its message is the first one, with the number of the others."""
+    more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+    error = ConfigError(f"{complaints[0]}{more}", hint=hint)
+    error.complaints = tuple(complaints)
+    return error
+
+
+def explained(error: ValidationError, file: Path | None, text: str) -> list[str]:
+    """Return a line for each complaint."""
+    # misspelt options first: what is missing for one is no second mistake
+    return [
+        _explained(dict(found), file, text)
+        for found in sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
+    ]
+
+
+def _explained(found: Mapping[str, Any], file: Path | None, text: str) -> str:
+    path = [str(part) for part in found["loc"] if part != "[key]"]  # a name that is wrong itself
     dotted = ".".join(path)
     if variable := variable_of(path):
         where = f"environment: {variable}"
     else:
         line = line_of(text, path)
         where = f"{file}:{line}: {dotted}" if line else f"{file}: {dotted}"
-    more = f" (and {len(others)} more)" if others else ""
-    return ConfigError(f"{where}: {_complaint(dict(first), path)}{more}")
+    return f"{where}: {_complaint(found, path)}"
 
 
 def _complaint(found: Mapping[str, Any], path: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from venus.config.complaints import explained
+from venus.config.complaints import explained, refusal
 from venus.config.sections import options
 from venus.config.settings import PREFIX, Settings
 from venus.errors import ConfigError
@@ -39,11 +39,17 @@ def load(file: Path | None = None) -> Settings:
     """Read `file` (None = no file, defaults only), let the environment override it, check every name and type."""
     text = _read(file)
     tree = _parse(file, text)
-    _check_environment(os.environ)
+    complaints = _unknown_variables(os.environ)
     try:
-        return Settings(**tree)
+        settings = Settings(**tree)
     except ValidationError as error:
-        raise explained(error, file, text) from None
+        # a variable without an option is one for pydantic too, in a section that there is
+        named = [complaint.split(" matches ")[0] + ":" for complaint in complaints]
+        others = [line for line in explained(error, file, text) if not line.startswith(tuple(named))]
+        raise refusal([*complaints, *others]) from None
+    if complaints:
+        raise refusal(complaints, hint="an option is named VENUS_SECTION__OPTION; `venus config` lists them")
+    return settings
 
 
 def _read(file: Path | None) -> str:
@@ -52,7 +58,7 @@ def _read(file: Path | None) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        hint = "copy venus.example.toml, or name another file with -c FILE"
+        hint = "`venus init SOURCE_URL TARGET_URL` writes one; or name another file with -c FILE"
         raise ConfigError(f"{file}: no such file", hint=hint) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
@@ -92,15 +98,15 @@ def _in_words(what: str) -> str:
     return what
 
 
-def _check_environment(environ: Mapping[str, str]) -> None:
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
     known = {path.upper().replace(".", "__") for path in options()}
     named = [re.escape(name).replace("__NAME", "__.+") for name in known if "__NAME" in name]
+    found = []
     for variable in sorted(environ):
         name = variable.upper().removeprefix(PREFIX)
         if not variable.upper().startswith(PREFIX) or variable.upper().startswith(RESERVED) or name in known:
             continue
         if any(re.fullmatch(pattern, name) for pattern in named):
             continue
-        hint = "an option is named VENUS_SECTION__OPTION; `venus config` lists them"
-        near = nearest(name, known, prefix=PREFIX)
-        raise ConfigError(f"environment: {variable} matches no option{near}", hint=hint)
+        found.append(f"environment: {variable} matches no option{nearest(name, known, prefix=PREFIX)}")
+    return found
