@@ -73,13 +73,13 @@ def test_all_mistakes_are_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VENUS_BROKER__LISTN", "x")
-    (tmp_path / "venus.toml").write_text('[broker]\nhtpt = ""\nretain_bytes = "many"\n[capture]\nheartbeat_s = -1\n')
+    (tmp_path / "venus.toml").write_text('[broker]\nhttpp = ""\nretain_bytes = "many"\n[capture]\nheartbeat_s = -1\n')
     monkeypatch.chdir(tmp_path)
     assert run(["status"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[:2] == [
         "venus: environment: VENUS_BROKER__LISTN matches no option (did you mean VENUS_BROKER__LISTEN?)",
-        "venus: venus.toml:2: broker.htpt: no such option (did you mean http?)",
+        "venus: venus.toml:2: broker.httpp: no such option (did you mean http?)",
     ]
     assert {line.split(":")[2] + line.split(":")[3] for line in said[2:4]} == {
         "3 broker.retain_bytes", "5 capture.heartbeat_s"

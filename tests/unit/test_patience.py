@@ -67,7 +67,7 @@ def rounds(error: VenusError, *, supervised: bool, has_worked: bool = False) -> 
             return
         raise error
 
-    stop.wait = lambda timeout=None: stop.is_set()  # type: ignore[method-assign,assignment]
+    stop.wait = lambda timeout=None: stop.is_set()  # type: ignore[method-assign]
     until_stopped(body, stop, said.append, lambda: has_worked, supervised=supervised)
     return said
 

@@ -67,7 +67,7 @@ def init(
     file = run.config or DEFAULT_FILE
     refuse_existing(file)
     settings = settings_of(source, target)
-    run.settings = settings  # type: ignore[misc]  # messages are looked up in it, and lose its passwords
+    run.settings = settings  # messages are looked up in it, and lose its passwords
     run.redactor.learn(settings)
     names, found_source = look_at_source(settings)
     found_target = look_at_target(settings)

@@ -28,7 +28,7 @@ _one_loop = threading.Lock()
 class EventLoop(asyncio.SelectorEventLoop):
     """The loop of a process with grpc.aio and HTTP."""
 
-    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:  # type: ignore[override]
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
         """Listen; a connection that does not end its TLS handshake is closed soon: asyncio waits for 60 s."""
         if options.get("ssl") is not None:
             options.setdefault("ssl_handshake_timeout", TLS_HANDSHAKE_S)

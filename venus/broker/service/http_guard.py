@@ -26,7 +26,7 @@ HANDSHAKES_MAX = 32
 #: What each TLS connection has for what it reads: a record. asyncio takes 256 KiB, which stay until the garbage of
 #: closed connections is collected, and requests have no bodies. The name is private: another version may ignore it.
 READ_BYTES = 16 << 10
-sslproto.SSLProtocol.max_size = READ_BYTES  # type: ignore[attr-defined]
+sslproto.SSLProtocol.max_size = READ_BYTES
 #: From the first byte, or the last answer, to the end of a request's head.
 HEAD_S = 5.0
 #: From the head to the end of the answer, and until the client has taken it.
