@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.sqlite import Copy, application, opened
 from venus.adapters.dialects.sqlite.source import SqliteSource
-from venus.errors import DatabaseUnavailable, Refused, SourceError
+from venus.errors import DatabaseUnavailable, NotInstalled, Refused, SourceError
 
 pytestmark = pytest.mark.integration
 
@@ -226,6 +226,9 @@ def test_a_file_that_is_not_there_or_is_no_database_is_one_clear_line(tmp_path: 
 
 
 def test_capturing_without_an_installation_is_one_clear_line(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", SHOP, install=False) as shop, pytest.raises(SourceError, match="not installed") as e:
+    with (
+        opened(tmp_path / "a.db", SHOP, install=False) as shop,
+        pytest.raises(NotInstalled, match="not installed") as e,
+    ):
         shop.source.state()
     assert "install-triggers" in e.value.hint
