@@ -64,7 +64,7 @@ def play(world: World, directed: Directed) -> None:
 # -- what scripts have in common -----------------------------------------------------------------------------------
 
 
-def _cast(world: World) -> Generator[float | Callable[[], bool], None, list[Host]]:
+def cast(world: World) -> Generator[float | Callable[[], bool], None, list[Host]]:
     """Wait until all are in sync; return the brokers, the leader first."""
     yield lambda: world.leader is not None and len(world.coordinator.record.in_sync) == len(world.hosts)
     leader = world.leader
@@ -80,7 +80,7 @@ def _leads(host: Host) -> Callable[[], bool]:
     return lambda: host.world.leader is host
 
 
-def _lines(hosts: Iterable[Host], others: Iterable[Host] = ()) -> set[tuple[str, str]]:
+def lines(hosts: Iterable[Host], others: Iterable[Host] = ()) -> set[tuple[str, str]]:
     """Return the lines between brokers and others, or the coordinator, in both directions."""
     pairs = {(a.name, b.name) for a in hosts for b in others if a is not b} or {(a.name, "@") for a in hosts}
     return pairs | {(b, a) for a, b in pairs}
@@ -133,13 +133,13 @@ def _tail(world: World, a: Host, b: Host, c: Host) -> Script:
     yield lambda: b.disk.durable_end > c.disk.content.end
     _kill(a)
     world.network.cut.clear()
-    world.network.cut |= _lines([b], [c])
+    world.network.cut |= lines([b], [c])
     yield _leads(c)
 
 
 def _tail_and_a_slow_log(world: World) -> Generator[float | Callable[[], bool], None, Host]:
     """Let b be about to take its tail back when it is chosen itself; return who else has that tail."""
-    a, b, c = yield from _cast(world)
+    a, b, c = yield from cast(world)
     yield from _tail(world, a, b, c)
     b.disk.lag_s = 2.5
     b.log.order(("trim", 1))  # its log is busy
@@ -177,7 +177,7 @@ def _same_tail(world: World) -> Script:
 
 def _answer_of_an_older_term(world: World) -> Script:
     """Let entries that were sent in an older term arrive when the same broker leads again."""
-    a, b, c = yield from _cast(world)
+    a, b, c = yield from cast(world)
     world.frame = 1
     behind: list[int] = []  # where b stood when c began to be left behind
 
@@ -197,7 +197,7 @@ def _answer_of_an_older_term(world: World) -> Script:
     late = tap.kept[0].answer
     assert isinstance(late, m.Entries)
     yield lambda: b.disk.durable_end == late.first and b.replica.position.last_term > late.term
-    world.network.cut |= _lines([b], [c])
+    world.network.cut |= lines([b], [c])
     a.start()
     a.read()
     yield lambda: a.me in world.coordinator.record.in_sync
@@ -210,7 +210,7 @@ def _answer_of_an_older_term(world: World) -> Script:
 
 def _late_diverge(world: World) -> Script:
     """Let the word that logs diverge come again, once they do not."""
-    a, b, c = yield from _cast(world)
+    a, b, c = yield from cast(world)
     tap = _Tap(c, b, lambda answer: isinstance(answer, m.Diverge))
     yield from _tail(world, a, b, c)
     world.network.cut.clear()
@@ -222,9 +222,9 @@ def _late_diverge(world: World) -> Script:
 
 def _late_trimmed(world: World) -> Script:
     """Let the word that the leader's log begins later come again, once it does not matter any more."""
-    a, b, c = yield from _cast(world)
+    a, b, c = yield from cast(world)
     tap = _Tap(a, b, lambda answer: isinstance(answer, m.Trimmed))
-    world.network.cut |= _lines([b], [a])
+    world.network.cut |= lines([b], [a])
     yield _in_sync(world, a, c)
     behind = b.disk.content.end
     yield lambda: len(a.disk.content.applied) > behind + 1
@@ -239,7 +239,7 @@ def _late_trimmed(world: World) -> Script:
 
 def _high_unheard(world: World) -> Script:
     """Let a new leader not know how much is safe, and a follower that lacks some of it be as far as it knows."""
-    a, b, c = yield from _cast(world)
+    a, b, c = yield from cast(world)
     c.stopping = True
     world.coordinator.leave(c.me)
     yield _in_sync(world, a, b)
@@ -262,8 +262,8 @@ def _high_unheard(world: World) -> Script:
 
 def _one_comes_back(world: World) -> Script:
     """Let one who has everything come back while the others, who have not, elect without it."""
-    a, b, *rest = yield from _cast(world)
-    world.network.cut |= _lines(rest, world.hosts.values())
+    a, b, *rest = yield from cast(world)
+    world.network.cut |= lines(rest, world.hosts.values())
     yield _in_sync(world, a, b)
     _kill(a)
     _kill(b)
@@ -276,34 +276,34 @@ def _one_comes_back(world: World) -> Script:
 
 def _living_unheard(world: World) -> Script:
     """Let a broker hear that the leader has its lease again by the record alone."""
-    a, *rest = yield from _cast(world)
-    world.network.cut |= _lines(rest, world.hosts.values())
+    a, *rest = yield from cast(world)
+    world.network.cut |= lines(rest, world.hosts.values())
     yield _in_sync(world, a)
-    world.network.cut |= _lines([a])
+    world.network.cut |= lines([a])
     yield _elects(*rest)
     elects = _who_elects(*rest)
     elects.deaf = True
-    world.network.cut |= _lines([host for host in rest if host is not elects])
-    world.network.cut -= _lines([a])
+    world.network.cut |= lines([host for host in rest if host is not elects])
+    world.network.cut -= lines([a])
     a.lease_again()
     yield 2.0
 
 
 def _swap_across_leases(world: World) -> Script:
     """Let the answer to a swap come when the lease under which it was asked for has ended, and the next one begun."""
-    a, b, c, *rest = yield from _cast(world)
+    a, b, c, *rest = yield from cast(world)
     network, coordinator = world.network, world.coordinator
-    network.cut |= _lines([c, *rest], world.hosts.values())
+    network.cut |= lines([c, *rest], world.hosts.values())
     yield _in_sync(world, a, b)
     yield lambda: a.replica.refusal(world.loop.now) == ""
     network.bad_calls[a.name, "leases"] = BadCalls(lost=1.0)
     yield lambda: coordinator.lease_of(a.me) - world.loop.now < 0.05
     network.bad_calls[a.name, "swaps"] = BadCalls(late_s=0.9)
-    network.cut |= _lines([b])
+    network.cut |= lines([b])
     coordinator.leave(b.me)
     yield _elects(c, *rest)
     elects = _who_elects(c, *rest)
-    network.cut |= {("@", elects.name), *_lines([host for host in (c, *rest) if host is not elects])}
+    network.cut |= {("@", elects.name), *lines([host for host in (c, *rest) if host is not elects])}
     network.bad_calls.pop((a.name, "leases"))
     a.lease_again()
     yield 2.0

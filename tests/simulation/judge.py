@@ -56,6 +56,10 @@ class Judge:
         self._least = min(self._least, record.min_in_sync)
         if record.policy is Policy.CONSISTENCY and len(record.candidates) < self._least:
             raise Violation("as many may lead as have what was acknowledged", f"{len(record.candidates)} may")
+        if record.term == before.term:
+            for member in record.in_sync - before.in_sync:
+                if member.broker not in record.replicas:
+                    raise Violation("who joins the in-sync set is a replica of the record", str(member))
         if len(record.unclean_terms) > len(before.unclean_terms):
             for member in before.candidates:
                 if coordinator.lives_since(member) < knew:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation import directed, faults
+from tests.simulation import directed, directed_cuts, faults
 from tests.simulation.coordinator import SimulatedCoordinator, described
 from tests.simulation.host import Host
 from tests.simulation.judge import Judge, Violation
@@ -40,6 +40,7 @@ class World:
             fetch_s=random.choice((0.3, 1.0, 3.0)),
             election_every_s=random.choice((0.3, 1.0)),
             ballot_s=random.choice((0.1, 0.5)),
+            silence_s=(0.6, 1.5, 5.0)[seed % 3],
         )
         self.tick_s = random.choice((0.1, 0.2))
         self.frame = random.choice((1, 3, 30))  # entries in an answer, at most
@@ -117,7 +118,12 @@ class World:
 
     def script_of(self, seed: int) -> directed.Directed | None:
         """Return what this seed plays instead of chance, if anything."""
-        return directed.script_of(seed)
+        return directed.script_of(seed) or directed_cuts.script_of(seed)
+
+    @property
+    def newest_value(self) -> int:
+        """The value that a client wrote last."""
+        return self._value
 
     @property
     def leader(self) -> Host | None:

@@ -75,6 +75,8 @@ class Cluster(Section):
     follower_backlog_bytes: int = Field(default=1 << 30, ge=0)
     #: For how long a broker counts as alive that says nothing to etcd.
     lease_s: float = Field(default=3.0, ge=2, le=60)
+    #: For how long a living follower may make no progress: then it is left out, or the leader lets another one lead.
+    silence_s: float = Field(default=5.0, ge=2, le=60)
 
     @property
     def set_name(self) -> str:

@@ -20,6 +20,10 @@ class _Election:
     ballots: dict[Member, Ballot] = field(default_factory=dict)
 
 
+#: Behind so many resignations in a row, the time until the next one grows no more.
+_RESIGNED_MAX = 2
+
+
 class Elections:
     """The elections that this replica runs, one at a time."""
 
@@ -29,10 +33,31 @@ class Elections:
         self._running: _Election | None = None
         self._wanted_since: float | None = None
         self._not_before = float("-inf")
+        self._resigned = 0  # so often, without an acknowledgement since
+        self._stands_back_until = float("-inf")
+        self.stays_until = float("-inf")  # until then this broker does not resign as a leader
 
     def end(self) -> None:
         """Forget the election: there is a leader, or a newer term."""
         self._running = self._wanted_since = None
+
+    def stand_back(self, now: float) -> None:
+        """Leave the next term to others: this replica led, and has resigned because it reaches none of its followers.
+
+        It resigns ever more rarely while nothing comes of it: the others do not reach each other either.
+        """
+        silence_s = self._patience.silence_s
+        self._resigned = min(self._resigned + 1, _RESIGNED_MAX)
+        self._stands_back_until = now + 2 * silence_s
+        self.stays_until = now + silence_s * 4.0**self._resigned
+
+    def stands_back(self, now: float) -> bool:
+        """Return whether this replica has resigned lately."""
+        return now < self._stands_back_until
+
+    def record_progress(self) -> None:
+        """Note that this replica has acknowledged something as the leader."""
+        self._resigned, self.stays_until = 0, float("-inf")
 
     def tick(
         self, known: Leadership, live: Mapping[Member, LiveBroker], own: Ballot | None, now: float
@@ -42,10 +67,12 @@ class Elections:
             return self._decide(known, live, now) if now >= self._running.until else []
         if self._me not in live:
             return []  # a broker without a lease would not be believed
+        asked = election.may_lead(known, live)
+        if self.stands_back(now) and asked - {self._me}:
+            return []
         self._wanted_since = now if self._wanted_since is None else self._wanted_since
         if now < self._not_before or now < self._wanted_since + self._turn(known, live) * self._patience.turn_s:
             return []
-        asked = election.may_lead(known, live)
         if not asked:
             return []
         self._running = _Election(term=known.term + 1, asked=asked, until=now + self._patience.ballot_s)

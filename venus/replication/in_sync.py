@@ -21,6 +21,7 @@ class Progress:
     heard_at: float = 0.0
     leader_end: int = 0  # of the leader's log when it was heard last
     caught_up_at: float = 0.0  # when it last had everything that there was at the time
+    moved_at: float = 0.0  # when it last had everything, or more than before
 
     def heard(self, end: int, version: int, leader_end: int, now: float) -> Progress:
         """Return the progress after a fetch of the follower."""
@@ -30,7 +31,18 @@ class Progress:
             caught_up_at = self.heard_at
         else:
             caught_up_at = self.caught_up_at
-        return Progress(end=end, version=version, heard_at=now, leader_end=leader_end, caught_up_at=caught_up_at)
+        return Progress(
+            end=end,
+            version=version,
+            heard_at=now,
+            leader_end=leader_end,
+            caught_up_at=caught_up_at,
+            moved_at=now if end >= leader_end or end > self.end else self.moved_at,
+        )
+
+    def waited(self, now: float) -> Progress:
+        """Return the progress of a follower that had everything until now."""
+        return replace(self, caught_up_at=now, moved_at=now)
 
 
 def high_watermark(
@@ -66,6 +78,28 @@ def keeping_up(
     return frozenset(
         member for member, progress in followers.items() if member in waiting or now - progress.caught_up_at <= lag_s
     )
+
+
+def moving(followers: Mapping[Member, Progress], waiting: Collection[Member], since: float) -> frozenset[Member]:
+    """Return the followers that have made progress since a time; those who wait for the next entry have.
+
+    A fetch alone is no progress: where answers get lost, the same fetch comes again and again.
+    """
+    return frozenset(
+        member for member, progress in followers.items() if member in waiting or progress.moved_at >= since
+    )
+
+
+def is_cut_off(known: Leadership, live: frozenset[Member], moving: frozenset[Member]) -> bool:
+    """Whether a leader reaches too few followers, while the living brokers without it could acknowledge.
+
+    One of them has to be known to have everything. Only a broker that reaches the others can tell whether they reach
+    each other, so this is a reason to let them try, and no proof.
+    """
+    others = frozenset(member for member in live if member.broker in known.replicas) - {known.leader}
+    if len(others & moving) + 1 >= known.min_in_sync or len(others) < known.min_in_sync:
+        return False
+    return bool((others - moving) & known.candidates)
 
 
 def fallen_behind(known: Leadership, present: frozenset[Member]) -> frozenset[Member]:

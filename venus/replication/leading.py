@@ -25,10 +25,19 @@ from venus.replication.settings import Patience
 class Leading:
     """The leader of one term. `followers` is what it knows of the others."""
 
-    def __init__(self, me: Member, position: Position, known: Leadership, patience: Patience, now: float) -> None:
+    def __init__(
+        self,
+        me: Member,
+        position: Position,
+        known: Leadership,
+        patience: Patience,
+        now: float,
+        *,
+        stays_until: float = 0.0,
+    ) -> None:
         self.known = known
         self.followers: dict[Member, Progress] = {
-            member: Progress(caught_up_at=now) for member in known.in_sync if member != me
+            member: Progress(caught_up_at=now, moved_at=now) for member in known.in_sync if member != me
         }
         self.handing_over: Member | None = None
         self._position = position
@@ -40,6 +49,8 @@ class Leading:
         self._asked_confirms = False
         self._parked: dict[Member, tuple[Fetched, float]] = {}  # fetches with nothing to answer yet
         self._early: dict[Member, Fetched] = {}  # fetches from before the log had the first entry of this term
+        self._stays_until = stays_until  # it does not resign before: it has resigned lately
+        self._ticked_at = self._listens_since = now
         self._told: dict[Member, int] = {}  # the high watermark that a follower was told last
 
     # -- the record ------------------------------------------------------------------------------------------------
@@ -63,6 +74,9 @@ class Leading:
 
         A change that may have happened counts until a newer record is seen: the very same one is asked for again.
         """
+        if now - self._ticked_at > self._patience.silence_s / 4:
+            self._listens_since = now  # this process has stood still: what followers have sent meanwhile comes now
+        self._ticked_at = now
         if self.handing_over is not None and now > self._hand_over_until:
             self.handing_over = None
         elif self.handing_over is None:
@@ -85,13 +99,23 @@ class Leading:
         if successor is not None and successor in known.in_sync and self._has_all(successor):
             return replace(known, term=known.term + 1, leader=successor)
         waiting = [who for who, (event, _) in self._parked.items() if event.index >= position.end]
-        present = live & in_sync.keeping_up(self.followers, waiting, now, self._patience.lag_s)
+        reached = self._reached(live, waiting, now)
+        present = reached & in_sync.keeping_up(self.followers, waiting, now, self._patience.lag_s)
+        if now >= self._stays_until and in_sync.is_cut_off(known, live, reached):
+            return replace(known, term=known.term + 1, leader=None)
         gone = in_sync.fallen_behind(known, present)
         term_start = position.terms.starts[-1][1]
         back = in_sync.caught_up(known, self.followers, present, position.high, term_start)
         if not gone and not back:
             return None if self.confirmed or known.policy is Policy.CONSISTENCY else known
         return in_sync.changed(known, gone, back)
+
+    def _reached(self, live: frozenset[Member], waiting: list[Member], now: float) -> frozenset[Member]:
+        """Return the living that are not silent; until this leader has listened for long enough, none is."""
+        since = now - self._patience.silence_s
+        if since <= self._listens_since:
+            return live
+        return live & in_sync.moving(self.followers, waiting, since)
 
     def hand_over(self, to: Member, now: float) -> list[Effect]:
         """Take no more proposals; the successor leads once it has everything, or it is given up after a while."""
@@ -173,7 +197,7 @@ class Leading:
             if news or now - since >= self._patience.idle_s:
                 del self._parked[who]
                 if since < now:  # it waited with everything there was, until now
-                    self.followers[who] = replace(self.followers[who], caught_up_at=now)
+                    self.followers[who] = self.followers[who].waited(now)
                 self._told[who] = high
                 effects.append(Reply(to=who, answer=Entries(term=self.known.term, first=event.index, high=high)))
         return list[Effect](effects)

@@ -125,6 +125,8 @@ class Replica:
 
     def _take_role(self, known: Leadership, now: float) -> list[Effect]:
         retiring: list[Effect] = [Retire(leader=known.leader)] if self.leads else []
+        if self.leads and known.leader is None:
+            self._elections.stand_back(now)
         self._role = None
         if known.leader is None:
             return retiring
@@ -133,7 +135,8 @@ class Replica:
             newest = max(self._floor, self.position.terms.newest)
             if known.term <= newest or not self.position.whole:
                 return retiring
-            self._role = Leading(self.me, self.position, known, self.patience, now)
+            stays_until = self._elections.stays_until
+            self._role = Leading(self.me, self.position, known, self.patience, now, stays_until=stays_until)
             return [Lead(term=known.term), *self._advance(now)]
         self._role = Following(self.position, known.leader, known, self.patience)
         return [*retiring, *self._role.begin(now)]
@@ -187,9 +190,9 @@ class Replica:
         newest = self.known.term if self.known is not None else 0
         if event.term <= newest or not self.position.whole:
             return []
-        return [GiveBallot(to=event.by, term=event.term, ballot=self.ballot())]
+        return [GiveBallot(to=event.by, term=event.term, ballot=self.ballot(now))]
 
-    def ballot(self) -> Ballot:
+    def ballot(self, now: float) -> Ballot:
         """Say what this replica has on disk."""
         position = self.position
         end = position.durable_end
@@ -198,7 +201,7 @@ class Replica:
             last_term=position.terms.of(end - 1),
             end=end,
             high=position.high,
-            healthy=self.healthy,
+            healthy=self.healthy and not self._elections.stands_back(now),
         )
 
     def _swapped(self, event: Swapped, now: float) -> list[Effect]:
@@ -212,7 +215,12 @@ class Replica:
         return [*effects, *self._advance(now)]
 
     def _advance(self, now: float) -> list[Effect]:
-        return self._role.advance(now) if isinstance(self._role, Leading) and self._may_acknowledge(now) else []
+        if not isinstance(self._role, Leading) or not self._may_acknowledge(now):
+            return []
+        effects = self._role.advance(now)
+        if effects:
+            self._elections.record_progress()
+        return effects
 
     def _may_acknowledge(self, now: float) -> bool:
         """Whether the lease matters, and holds.
@@ -249,7 +257,7 @@ class Replica:
             return []
         if known.leader == self.me and not self.position.whole:
             return self._elections.resign(known, now)
-        own = self.ballot() if self.position.whole else None
+        own = self.ballot(now) if self.position.whole else None
         return self._elections.tick(known, self.live, own, now)
 
 

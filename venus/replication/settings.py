@@ -16,4 +16,5 @@ class Patience:
     turn_s: float = 0.3  # how much later each further broker begins an election
     hand_over_s: float = 3.0  # a hand-over that takes longer is given up
     silent_s: float = 4.0  # a write that waits for a follower which says nothing is refused
+    silence_s: float = 5.0  # a follower that has made no progress for so long counts as unreachable
     fetch_s: float = 3.0  # a fetch without an answer is repeated

@@ -120,7 +120,13 @@ class Effects:
 
     # -- the coordinator ---------------------------------------------------------------------------------------
 
-    def _swap(self, _: str, effect: m.Swap) -> None:
+    def _swap(self, business: str, effect: m.Swap) -> None:
+        replica = self._replicas.get(business)
+        if replica is not None and replica.leads and effect.after.leader is None:
+            logger.warning(
+                "%s: this broker reaches too few of its followers, though they are alive: another one is to lead",
+                business,
+            )
         self._coordination.swap(effect.before, effect.after)
 
     def _read(self, _: str, __: m.Read) -> None:

@@ -111,7 +111,7 @@ class Replication:
             coordination=self.coordination,
             installations=self.installer,
             wanted=self._wanted,
-            patience=Patience(),
+            patience=Patience(silence_s=settings.silence_s),
             monotonic=steady,
             post=self._bridge.post,
             health=Health(core.store, core.space),

@@ -1,0 +1,107 @@
+"""Which followers a leader counts as reached, and when it lets another broker lead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from venus.replication import in_sync
+from venus.replication.in_sync import Progress
+from venus.replication.messages import Fetched, Living, LogChanged, Seen, Swap, Tick
+from venus.replication.position import Position
+from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.replica import Replica
+from venus.replication.settings import Patience
+from venus.replication.terms import TermCache
+
+A, B, C, D = (Member(broker=name, store="s") for name in "abcd")
+RECORD = Leadership(
+    business="shop", term=1, leader=A, in_sync=frozenset({A, B, C}), replicas=("a", "b", "c"), min_in_sync=2, version=1
+)
+SILENCE_S = 2.0
+
+
+@pytest.mark.parametrize(
+    ("record", "live", "moving", "is_cut_off"),
+    [
+        pytest.param(RECORD, {A, B, C}, set(), True, id="none is reached"),
+        pytest.param(RECORD, {A, B, C}, {B}, False, id="one is enough"),
+        pytest.param(RECORD, {A, B}, set(), False, id="one alone could not acknowledge either"),
+        pytest.param(RECORD, {A}, set(), False, id="the others are dead"),
+        pytest.param(replace(RECORD, min_in_sync=1), {A, B, C}, set(), False, id="the leader is enough"),
+        pytest.param(replace(RECORD, replicas=("a", "b")), {A, B, C}, set(), False, id="one is no replica any more"),
+        pytest.param(
+            replace(RECORD, in_sync=frozenset({A}), last_in_sync=frozenset({B})), {A, B, C}, set(), True,
+            id="one that left last has everything",
+        ),
+        pytest.param(
+            replace(RECORD, in_sync=frozenset({A})), {A, B, C}, set(), False, id="nobody else has everything"
+        ),
+        pytest.param(
+            replace(RECORD, in_sync=frozenset({A}), last_in_sync=frozenset({D})), {A, B, C}, set(), False,
+            id="who has everything is another member",
+        ),
+    ],
+)  # fmt: skip
+def test_a_leader_is_cut_off_if_those_that_it_does_not_reach_could_go_on(
+    record: Leadership, live: set[Member], moving: set[Member], is_cut_off: bool
+) -> None:
+    assert in_sync.is_cut_off(record, frozenset(live), frozenset(moving)) is is_cut_off
+
+
+def test_a_fetch_is_progress_if_it_asks_for_more_or_has_everything() -> None:
+    first = Progress().heard(3, 1, 5, 1.0)
+    again = first.heard(3, 1, 5, 2.0)
+    further = again.heard(4, 1, 9, 3.0)
+    level = further.heard(9, 1, 9, 4.0).heard(9, 1, 9, 5.0)
+
+    assert [found.moved_at for found in (first, again, further, level)] == [1.0, 1.0, 3.0, 5.0]
+
+
+def leader() -> Replica:
+    replica = Replica(A, Position(), patience=Patience(silence_s=SILENCE_S), begins=True)
+    live = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B, C)}
+    replica.step(Living(brokers=live), 0.0)
+    replica.step(Seen(leadership=RECORD), 0.0)
+    replica.step(LogChanged(start=1, end=3, durable_end=3, terms=TermCache(((1, 1),))), 0.0)
+    return replica
+
+
+def wait(replica: Replica, since: float, until: float) -> list[Swap]:
+    """Let time pass in small steps; return the changes of the record that are wanted."""
+    found, now = list[Swap](), since
+    while now < until:
+        now += 0.2
+        found += [effect for effect in replica.step(Tick(), now) if isinstance(effect, Swap)]
+    return found
+
+
+def test_a_leader_resigns_that_no_follower_answers_and_leaves_the_in_sync_set_as_it_is() -> None:
+    replica = leader()
+
+    assert wait(replica, 0.0, SILENCE_S - 0.3) == []
+    (swap,) = wait(replica, SILENCE_S, SILENCE_S + 0.3)
+    assert swap.after == replace(RECORD, term=2, leader=None)
+
+
+def test_a_leader_whose_process_stood_still_hears_its_followers_first() -> None:
+    replica = leader()
+    later = 4 * SILENCE_S
+
+    assert [effect for effect in replica.step(Tick(), later) if isinstance(effect, Swap)] == []
+    for member in (B, C):
+        replica.step(Fetched(follower=member, term=1, index=3, last_term=1, version=1), later + 0.1)
+    assert wait(replica, later, later + SILENCE_S - 0.3) == []
+
+
+def test_a_follower_that_takes_nothing_leaves_while_the_other_goes_on() -> None:
+    replica, now = leader(), 0.0
+    swaps = list[Swap]()
+    while now < SILENCE_S + 0.5:
+        replica.step(Fetched(follower=B, term=1, index=3, last_term=1, version=1), now)
+        replica.step(Fetched(follower=C, term=1, index=2, last_term=1, version=1), now)
+        swaps += wait(replica, now, now + 0.2)
+        now += 0.2
+
+    assert [swap.after.in_sync for swap in swaps] == [{A, B}]
