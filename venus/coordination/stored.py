@@ -16,6 +16,8 @@ VALUE_BYTES_MAX = 64 << 10
 MEMBERS_MAX = 64
 UNCLEAN_TERMS_MAX = 1000
 TERM_MAX = (1 << 63) - 1
+#: Of a record: messages between brokers carry terms up to twice that (venus/rpc/limits.py), so others can follow it.
+RECORD_TERM_MAX = 1 << 61
 TEXT_CHARS_MAX = 300
 GROUP_CHARS_MAX = 2 * NAME_CHARS_MAX
 
@@ -126,7 +128,7 @@ def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
     """Return what was stored of a business. Raises ProtocolError."""
     found = _decode(key, value, _BUSINESS, _BUSINESS_MORE)
     _check(key, isinstance(found["business"], str) and is_name(found["business"]), "its name is invalid")
-    _check(key, _whole(found["term"], 0, TERM_MAX), "its term is invalid")
+    _check(key, _whole(found["term"], 0, RECORD_TERM_MAX), "its term is invalid")
     _check(key, _whole(found["min_in_sync"], 1, MEMBERS_MAX), "min_in_sync is invalid")
     _check(key, found["policy"] in [policy.value for policy in Policy], "its policy is unknown")
     replicas, unclean = (

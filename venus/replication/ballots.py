@@ -22,6 +22,8 @@ class _Election:
 
 #: Behind so many resignations in a row, the time until the next one grows no more.
 _RESIGNED_MAX = 2
+#: A log may be so many terms ahead of the record, where the coordinator was set back to a backup.
+TERMS_MAX = 2**32
 
 
 class Elections:
@@ -101,6 +103,8 @@ class Elections:
         running = self._running
         if running is None or event.term != running.term or event.ballot.member not in running.asked:
             return []
+        if event.ballot.last_term > known.term + TERMS_MAX:
+            return []  # no term could follow it soon
         running.ballots[event.ballot.member] = event.ballot
         return self._complete(known, live, now)
 

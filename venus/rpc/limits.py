@@ -20,6 +20,10 @@ from venus.model import NAME_CHARS_MAX, is_address, is_name
 
 #: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
 NUMBER_MAX = 2**62
+#: Of every message; a broker believes lower ones only (venus/broker/machine/reach.py), so there is room behind it.
+EPOCH_MAX = 2**56
+#: Where full data may be cut.
+CUT_MAX = 2**56
 TIME_US_MAX = 2**60  # in the year 38505
 UINT32_MAX = 2**32 - 1
 TABLES_MAX = 100_000
@@ -121,6 +125,8 @@ class Each:
 Rule = Number | Name | Address | Bytes | Each
 
 _ANY = Number(0, NUMBER_MAX)
+_EPOCH = Number(0, EPOCH_MAX)
+_CUT = Number(0, CUT_MAX)
 _FROM_1 = Number(1, NUMBER_MAX)
 _U32 = Number(0, UINT32_MAX)
 _TIME = Number(-TIME_US_MAX, TIME_US_MAX)
@@ -138,14 +144,14 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "Init": {
         "business": _BUSINESS,
         "producer": Name(HOLDER_CHARS_MAX, may_be_empty=True),
-        "source_epoch": _ANY,
+        "source_epoch": _EPOCH,
         "source_last_batch": _ANY,
         "owner": Name(HOLDER_CHARS_MAX, may_be_empty=True),
     },
-    "Committed": {"epoch": _ANY, "last_batch": _ANY, "next_sequence": _ANY},
+    "Committed": {"epoch": _EPOCH, "last_batch": _ANY, "next_sequence": _ANY},
     "Half": {"batch_no": _FROM_1},
     "Squeezed": {"number": _U32, "size": Number(0, UINT32_MAX)},
-    "Decision": {"epoch": _ANY, "batch_no": _FROM_1, "verdict": _VERDICT},
+    "Decision": {"epoch": _EPOCH, "batch_no": _FROM_1, "verdict": _VERDICT},
     "HalfRef": {
         "batch_no": _FROM_1,
         "first_sequence": _ANY,
@@ -157,7 +163,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "BrokerFrame": {"halves_through": _ANY},
     "InitAck": {
-        "epoch": _FROM_1,
+        "epoch": Number(1, EPOCH_MAX),
         "last_batch": _ANY,
         "last_sequence": _ANY,
         "next_offset": _ANY,
@@ -179,7 +185,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "business": _BUSINESS,
         "group": _GROUP,
         "offset": Number(-1, NUMBER_MAX),
-        "epoch": _ANY,
+        "epoch": _EPOCH,
         "credit_bytes": Number(0, CREDIT_BYTES_MAX),
         "table_ids": _TABLE_IDS,
         "kept": _ANY,
@@ -238,11 +244,11 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "Increment": {
         "base_offset": _ANY,
         "count": _U32,
-        "epoch": _ANY,
+        "epoch": _EPOCH,
         "committed_at_us": _TIME,
         "state": Number(0, 3),
     },
-    "Opened": {"next_offset": _ANY, "log_start": _ANY, "epoch": _ANY, "kept": _ANY, "networks": _NETWORKS},
+    "Opened": {"next_offset": _ANY, "log_start": _ANY, "epoch": _EPOCH, "kept": _ANY, "networks": _NETWORKS},
     "OpenSnapshotRequest": {
         "business": _BUSINESS,
         "table_ids": _TABLE_IDS,
@@ -264,7 +270,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "networks": _NETWORKS,
         "where": _WHERE,
         "offset": _ANY,
-        "epoch": _ANY,
+        "epoch": _EPOCH,
         "sequence": _ANY,
         "last_batch": _ANY,
         "schemas": Each(COUNT_MAX),
@@ -351,6 +357,18 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "StepDownRequest": {"business": _BUSINESS},
     "TableSchema": {"table_id": _U32, "version": _U32},
+    "MirrorBegin": {
+        "set": Name(NAME_CHARS_MAX, may_be_empty=True),
+        "only": _ONLY,
+        "offset": _CUT,
+        "epoch": Number(0, EPOCH_MAX // 2),
+        "sequence": _CUT,
+        "last_batch": _CUT,
+        "rows": _ANY,
+        "schemas": Each(COUNT_MAX),
+        "splits": Each(COUNT_MAX),
+        "where": _WHERE,
+    },
     "TableChanges": {
         "table_id": _U32,
         "schema_version": _U32,

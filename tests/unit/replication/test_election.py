@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from venus.replication.election import hindrance
-from venus.replication.records import Leadership, Member, Policy
+from venus.replication.ballots import TERMS_MAX, Elections
+from venus.replication.election import Ballot, hindrance
+from venus.replication.messages import AskBallot, BallotCame, Swap
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.replication.settings import Patience
 
 A, B, C, D = (Member(broker=name, store="s") for name in "abcd")
 KNOWN = Leadership(
@@ -43,3 +46,21 @@ def test_a_leader_whose_replica_is_taken_away_counts_until_it_has_handed_over() 
     known = replace(KNOWN, replicas=("b", "c", "d"))
     assert hindrance(known, {A, B}) == ""
     assert hindrance(known, {B}) == FEW
+
+
+def test_a_ballot_whose_term_leaves_no_room_is_not_counted() -> None:
+    """A log may be ahead of a record that was set back, but not so far that no term could follow."""
+    elections = Elections(A, Patience())
+    live = {m: LiveBroker(member=m, address=f"{m.broker}:1") for m in (A, B)}
+    known = Leadership(
+        business="shop", term=3, leader=None, in_sync=frozenset({A, B}), replicas=("a", "b"), min_in_sync=2, version=1
+    )
+    own = Ballot(member=A, last_term=3, end=9, high=8)
+    far = Ballot(member=B, last_term=3 + TERMS_MAX + 1, end=9, high=8)
+    assert elections.tick(known, live, own, 0.0) == [AskBallot(to=B, term=4)]
+
+    assert elections.came(BallotCame(term=4, ballot=far), known, live, 0.1) == []
+    (swap,) = elections.came(BallotCame(term=4, ballot=replace(far, last_term=3 + TERMS_MAX)), known, live, 0.2)
+
+    assert isinstance(swap, Swap)
+    assert swap.after.term == 4 + TERMS_MAX

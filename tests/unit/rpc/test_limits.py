@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from venus.errors import ProtocolError
 from venus.rpc import limits
-from venus.wire import broker_pb2, change_pb2, replica_pb2
+from venus.wire import broker_pb2, change_pb2, mirror_pb2, replica_pb2
 
 #: Fields without a range, by message: digests, and what has a digest or a check of its own.
 FREE = {
@@ -20,6 +21,7 @@ FREE = {
     "SnapshotChunk": {"body"},
     "Resend": {"reason"},  # for people
     "Promoted": {"trouble"},
+    "MirrorBegin": {"network", "reason", "snapshot_id"},  # checked where they are read
     "TableChanges": {"record_ids", "record_id_sizes", "rows", "row_sizes", "is_deleted"},  # machine/envelope.py
     "ProducerFrame": set(),
 }
@@ -45,6 +47,7 @@ def messages() -> list[Descriptor]:
             add(method.input_type)
             add(method.output_type)
     add(change_pb2.BatchBody.DESCRIPTOR)
+    add(mirror_pb2.MirrorBegin.DESCRIPTOR)
     return list(found.values())
 
 
@@ -58,6 +61,37 @@ def test_every_field_has_a_range(kind: Descriptor) -> None:
             continue
         assert field.name in rules, f"{kind.name}.{field.name}"
     assert set(rules) <= {field.name for field in kind.fields}
+
+
+#: What a field of a kind can hold at all.
+MOST = {
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_ENUM: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+}
+RANGES = [
+    pytest.param(kind, field, rule, id=f"{kind.name}.{field}")
+    for kind in messages()
+    for field, rule in limits.RULES.get(kind.name, {}).items()
+    if isinstance(rule, limits.Number)
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "rule"), RANGES)
+def test_the_range_of_a_number_has_its_ends_and_leaves_room_for_what_follows(
+    kind: Descriptor, field: str, rule: limits.Number
+) -> None:
+    most = MOST[kind.fields_by_name[field].cpp_type]
+    for beyond in (rule.low - 1, rule.high + 1):
+        if most[0] <= beyond <= most[1]:
+            message = GetMessageClass(kind)()
+            setattr(message, field, beyond)
+            with pytest.raises(ProtocolError, match=rf"{kind.name}\.\w+ is|{kind.name}\.\w+ has"):
+                limits.check(message)
+    assert rule.complaint(rule.low) == rule.complaint(rule.high) == ""
+    assert rule.high + limits.UINT32_MAX < 2**63, "an integer with a sign of a target"
 
 
 @pytest.mark.parametrize(

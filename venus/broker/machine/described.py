@@ -10,6 +10,7 @@ from __future__ import annotations
 from venus.broker.machine import records
 from venus.broker.machine.business import Business, Described
 from venus.broker.machine.envelope import Envelope, Version
+from venus.broker.machine.reach import check_reach
 from venus.broker.machine.steps import Step
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
@@ -24,6 +25,14 @@ def missing(business: Business, content: Envelope) -> set[Version]:
     if unknown and business.described.state is not business.proposed:
         business.described = Described(business.proposed, undecided(business))
     return unknown - business.described.versions if unknown else set()
+
+
+def check_versions(business: Business, content: Envelope, where: str) -> None:
+    """Refuse versions behind which a table could soon have no other. Raises ProtocolError."""
+    for schema in content.schemas:
+        if (schema.table_id, schema.version) not in business.schemas:
+            known = max((v for table_id, v in business.schemas if table_id == schema.table_id), default=0)
+            check_reach(f"{where}: table {schema.table_id}", "version", schema.version, known)
 
 
 def newest(business: Business) -> list[broker_pb2.KnownTable]:

@@ -17,6 +17,7 @@ from venus.broker.machine import loss
 from venus.broker.machine.home import Home
 from venus.broker.machine.loss import Loss
 from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.reach import REACHES
 from venus.broker.machine.sharing import Shared
 from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
 from venus.model import Verdict
@@ -26,7 +27,7 @@ OUTCOMES_MAX = 32
 #: Above this a source's epoch is believed only if the broker gave it itself.
 EPOCH_MAX = 2**48
 #: The Sequences of one batch may leave out so many at most: what is beyond is no source's counter.
-JUMP_MAX = 2**48
+JUMP_MAX = REACHES["Sequence"].most
 
 RESYNC_HINT = (
     "right address? If the broker's data directory was replaced or the source restored: `venus uninstall-triggers`, "
@@ -188,7 +189,7 @@ def accept(state: State, epoch: int, half: Half) -> Action:
             f"to {state.end_sequence}: the source has gone back in time",
             hint=RESYNC_HINT,
         )
-    if action is Action.PERSIST and state.end_batch and half.first_sequence > state.end_sequence + JUMP_MAX:
+    if action is Action.PERSIST and half.first_sequence > state.end_sequence + JUMP_MAX:
         first, last = state.end_sequence + 1, state.end_sequence + JUMP_MAX
         raise ProtocolError(
             f"batch {half.batch_no} starts at Sequence {half.first_sequence}: it must be from {first} to {last}"

@@ -9,6 +9,7 @@ from venus.broker.machine import home as homes
 from venus.broker.machine import loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.home import Home
+from venus.broker.machine.reach import check_reach
 from venus.broker.pipeline.group import Group
 from venus.errors import NotLeader, Refused
 from venus.network.topology import PULLS_AS
@@ -87,6 +88,7 @@ def become_home(group: Group, business: Business, home: Home, at_us: int) -> Hom
     """Let producers ship for what was a mirror. Raises Refused."""
     check_promotable(business)
     known = business.proposed.home
+    check_reach(f"{business.name}: the new home", "home term", home.term, homes.term_of(known))
     if home.term <= homes.term_of(known):  # it would have this one step down, and what was taken until then is lost
         raise Refused(
             f"{business.name}: {known} has become the home meanwhile, home term {homes.term_of(known)}",
@@ -104,6 +106,7 @@ def confirm_home(group: Group, business: Business, home: Home, at_us: int) -> bo
     known = business.proposed.home
     if known is None or not known.here or home.term <= known.term:
         return False
+    check_reach(f"{business.name}: set {home.set}", "home term", home.term, known.term)
     _append(group, business, home, at_us)
     return True
 
@@ -112,6 +115,7 @@ def note_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
     """Note that another set has become the home; False = that, or a later one, is known. A home here steps down."""
     if home.term <= homes.term_of(business.proposed.home):
         return False
+    check_reach(f"{business.name}: set {home.set}", "home term", home.term, homes.term_of(business.proposed.home))
     _append(group, business, home, at_us)
     return True
 

@@ -16,6 +16,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import Envelope, envelope, open_mirrored
 from venus.broker.machine.half import State
 from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.reach import check_reach
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import places
 from venus.broker.store.rocks import Store
@@ -48,6 +49,7 @@ def begin_full(group: Group, business: Business, said: mirror_pb2.MirrorBegin, a
     """
     limits.check(said, f"{business.name}: ")
     state = business.proposed
+    check_reach(f"{business.name}: the full data", "home term", said.home.home_term, homes.term_of(state.home))
     is_own = not state.is_mirror and not _is_blank(business)
     if is_own and homes.term_of(homes.heard(said.home)) <= (homes.term_of(state.home) if not state.is_replaced else -1):
         raise Refused(
@@ -101,6 +103,7 @@ def take(group: Group, business: Business, arrived: Arrived, store: Store, at_us
     for increment in arrived.increments:
         _take(group, business, increment, arrived.sparse, store, at_us)
     if arrived.position > business.proposed.next_offset:
+        check_reach(f"{business.name}: what is passed over", "offset", arrived.position, business.proposed.next_offset)
         _pass(group, business, arrived.position, arrived.sparse, store, at_us)
     return business.proposed.next_offset
 
@@ -117,6 +120,7 @@ def _take(
     content = open_mirrored(body)
     if digest(body) != increment.digest:
         raise ProtocolError(f"{business.name}: batch {content.batch_no} does not hash to its digest")
+    _check_reach(business, increment, content)
     if increment.base_offset > state.next_offset:
         _pass(group, business, increment.base_offset, sparse, store, at_us)
     elif increment.base_offset < state.next_offset and (content.lost or content.left_out):
@@ -132,6 +136,15 @@ def _take(
         body=body,
     )
     group.append(business, entry, content)
+
+
+def _check_reach(business: Business, increment: broker_pb2.Increment, content: Envelope) -> None:
+    """Raise ProtocolError for numbers behind which nothing could follow."""
+    state, where = business.proposed, f"{business.name}: batch {content.batch_no}"
+    check_reach(where, "offset", increment.base_offset, state.next_offset)
+    check_reach(where, "epoch", increment.epoch, _epoch(business))
+    check_reach(where, "batch", content.batch_no, state.last_batch)
+    check_reach(where, "Sequence", content.first_sequence, state.last_sequence)
 
 
 def _check_same(business: Business, increment: broker_pb2.Increment, store: Store) -> None:
@@ -171,6 +184,7 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
 def _check_versions(business: Business, increment: broker_pb2.Increment, content: Envelope, store: Store) -> None:
     """Raise ProtocolError for changes that nobody here could read, or would read by the wrong columns."""
     where = f"{business.name}: batch {content.batch_no} at offset {increment.base_offset}"
+    described.check_versions(business, content, where)
     if unknown := described.missing(business, content):
         table_id, version = min(unknown)
         raise ProtocolError(f"{where} has changes of table {table_id} in version {version}, which nothing describes")

@@ -11,6 +11,7 @@ from venus.broker.log.entry import Entry, EntryKind, note
 from venus.broker.machine import half, loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import envelope
+from venus.broker.machine.reach import check_reach
 from venus.broker.pipeline.group import Group
 from venus.codec.batch import digest
 from venus.errors import ProtocolError
@@ -74,6 +75,7 @@ def _body(business: Business, state: half.State, said: broker_pb2.Committed, at_
             f"{state.last_sequence}: that does not fit together",
             hint=half.RESYNC_HINT,
         )
+    check_reach(f"{name}: what the source has committed", "Sequence", said.next_sequence, state.last_sequence)
     newest = max(said.last_batch, state.last_batch)
     return change_pb2.BatchBody(
         batch_no=newest,

@@ -104,6 +104,7 @@ def take_halves(
         match half.accept(business.proposed, epoch, arriving):
             case Action.PERSIST:
                 _require_described(business, content)
+                described.check_versions(business, content, f"batch {content.batch_no}")
                 _require_same_tables(store, business, content)
                 if business.is_new:
                     _raise_epoch(group, business, epoch, business.proposed.producer, at_us)
