@@ -32,7 +32,7 @@ def switched(known: Leadership, policy: Policy, min_in_sync: int = 0) -> Leaders
     wanted = min_in_sync or (majority if policy is Policy.CONSISTENCY else 1)
     stuck = len(known.in_sync) < min(known.min_in_sync, wanted)
     last = known.last_in_sync if stuck else frozenset()
-    return replace(known, policy=policy, min_in_sync=wanted, last_in_sync=last)
+    return replace(known, policy=policy, min_in_sync=wanted, last_in_sync=last, min_in_sync_wanted=0)
 
 
 def switch(records: Records, business: str, policy: Policy, min_in_sync: int = 0) -> tuple[Leadership, Leadership]:

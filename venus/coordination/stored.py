@@ -30,7 +30,7 @@ _BUSINESS = {
 }  # fmt: skip
 #: Written only if they say something, so that brokers of an older version go on until they do.
 _BROKER_MORE = {"unhealthy": "", "installing": [], "load": []}
-_BUSINESS_MORE = {"successor": "", "leaving": [], "replicas_wanted": 0, "losses": []}
+_BUSINESS_MORE = {"successor": "", "leaving": [], "replicas_wanted": 0, "losses": [], "min_in_sync_wanted": 0}
 _COUNTS = ("records", "records_expected", "nbytes", "bytes_per_s")
 _RESOURCES = ("memory", "cpu", "disk", "network")
 _LOSS = ("term", "first_offset", "end_offset", "first_batch", "last_batch", "rows")
@@ -115,7 +115,7 @@ def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
             "min_in_sync": leadership.min_in_sync, "unclean_terms": list(leadership.unclean_terms),
             **_said(
                 _BUSINESS_MORE, leadership.successor, list(leadership.leaving), leadership.replicas_wanted,
-                [_put_loss(loss) for loss in leadership.losses],
+                [_put_loss(loss) for loss in leadership.losses], leadership.min_in_sync_wanted,
             ),
         },
         writer,
@@ -141,6 +141,7 @@ def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
     _check(key, isinstance(successor, str) and (not successor or is_name(successor)), "its successor is invalid")
     _check(key, all(isinstance(name, str) and is_name(name) for name in leaving), "a replica's name is invalid")
     _check(key, _whole(found["replicas_wanted"], 0, MEMBERS_MAX), "replicas_wanted is invalid")
+    _check(key, _whole(found["min_in_sync_wanted"], 0, MEMBERS_MAX), "min_in_sync_wanted is invalid")
     return Leadership(
         business=found["business"], term=found["term"],
         leader=None if found["leader"] is None else _member(key, found["leader"]),
@@ -148,6 +149,7 @@ def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
         replicas=tuple(replicas), policy=Policy(found["policy"]), min_in_sync=found["min_in_sync"],
         unclean_terms=tuple(unclean), losses=_losses(key, found["losses"]), version=version, successor=successor,
         leaving=tuple(leaving), replicas_wanted=found["replicas_wanted"],
+        min_in_sync_wanted=found["min_in_sync_wanted"],
     )  # fmt: skip
 
 

@@ -106,6 +106,7 @@ class Leadership:
     successor: str = ""  # the broker that shall lead; the leader tries it once, and takes the wish back
     leaving: tuple[str, ...] = ()  # replicas that the leader takes away once all others are in sync
     replicas_wanted: int = 0  # how many brokers shall have a replica; 0 = as many as [cluster] of its leader says
+    min_in_sync_wanted: int = 0  # `min_in_sync` becomes this once so many are in sync; 0 = it stays
     version: int = field(default=0, compare=False)  # what the coordinator compares; 0 = never stored
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from venus.broker.pipeline.shared_log import NO_BACKLOG, Backlog
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.recent import Recent
@@ -65,3 +67,20 @@ def test_a_backlog_is_kept_up_to_its_limit() -> None:
     assert backlog.keeps(10, 1000)
     assert not backlog.keeps(10, 1001)
     assert not NO_BACKLOG.keeps(1, 0)
+
+
+def test_a_business_that_one_broker_had_alone_needs_no_other_until_enough_are_in_sync() -> None:
+    wanted = Wanted(replicas=3, min_in_sync=2)
+    alone = wanted.joining("shop", A.member, 1)
+    assert (alone.min_in_sync, alone.min_in_sync_wanted) == (1, 2)
+    assert wanted.next_record(alone, [A]) is None
+
+    grown = wanted.next_record(alone, [A, B])
+    assert grown is not None
+    assert grown.min_in_sync == 1
+
+    raised = wanted.next_record(replace(grown, in_sync=frozenset({A.member, B.member})), [A, B])
+    assert raised is not None
+    assert (raised.min_in_sync, raised.min_in_sync_wanted) == (2, 0)
+    assert wanted.next_record(raised, [A, B]) is None
+    assert Wanted(replicas=3, min_in_sync=1).joining("shop", A.member, 1).min_in_sync_wanted == 0

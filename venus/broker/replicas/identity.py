@@ -86,7 +86,7 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
     told = set[str]()
     for business in core.catalogue.stored():
         if business.name not in leaderships:
-            coordinator.create(wanted.first(business.name, me, (), business.log.terms.newest + 1))
+            coordinator.create(wanted.joining(business.name, me, business.log.terms.newest + 1))
             told.add(business.name)
     write(core, Identity(store=known.store, cluster=cluster))
     return me, told

@@ -32,9 +32,19 @@ class Wanted:
             min_in_sync=self.min_in_sync,
         )
 
+    def joining(self, business: str, me: Member, term: int) -> Leadership:
+        """Return the record of a business that one broker had alone: it needs no other one until there are some.
+
+        One copy was enough before the cluster, so nothing is promised less; writes do not wait for brokers to come.
+        """
+        first = self.first(business, me, (), term)
+        if first.min_in_sync == 1:
+            return first
+        return replace(first, min_in_sync=1, min_in_sync_wanted=first.min_in_sync)
+
     def next_record(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
         """Return what the leader changes about the replicas next; None = nothing, for now."""
-        return left(known, live) or self.replaced(known, live, now) or self.grown(known, live, now)
+        return raised(known) or left(known, live) or self.replaced(known, live, now) or self.grown(known, live, now)
 
     def replaced(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
         """Return the record with an additional replica in place of one on a draining broker; None = none is needed."""
@@ -78,6 +88,13 @@ class Wanted:
 def staying(known: Leadership) -> tuple[str, ...]:
     """Return the brokers whose replicas are there to stay."""
     return tuple(name for name in known.replicas if name not in known.leaving)
+
+
+def raised(known: Leadership) -> Leadership | None:
+    """Return the record with the minimum that was put off until enough are in sync; None = it stays as it is."""
+    if known.min_in_sync_wanted <= known.min_in_sync or len(known.in_sync) < known.min_in_sync_wanted:
+        return None
+    return replace(known, min_in_sync=known.min_in_sync_wanted, min_in_sync_wanted=0)
 
 
 def left(known: Leadership, live: Iterable[LiveBroker]) -> Leadership | None:
