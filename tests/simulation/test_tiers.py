@@ -46,6 +46,11 @@ def test_histories_of_sets_in_tiers_hold() -> None:
     assert counts["pulling ended: OffsetDiverged"] > 0
 
 
+def test_a_restored_home_may_commit_again_what_a_set_has_and_go_on() -> None:
+    """The set has the last batch of the lost history, which is the first of the new one, in a newer epoch."""
+    histories([7310010])
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_a_thousand_histories_of_sets_in_tiers_hold_and_reach_every_rare_state() -> None:

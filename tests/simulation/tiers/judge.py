@@ -51,6 +51,7 @@ class Mirrored:
     begin: int = 0
     judged: int | None = None  # so far its queue was compared
     may_be: list[Timeline] = field(default_factory=list)
+    book: dict[int, Batch] = field(default_factory=dict)  # what was compared, by offset
     acknowledged: int = 0
     ends: deque[tuple[float, int]] = field(default_factory=deque)  # when its queue had come so far
 
@@ -107,6 +108,7 @@ class TierJudge:
         known = self._of(host)
         # what is left of its queue is compared again: it may have lost what told histories apart
         known.judged, known.may_be = None, list(self._world.timelines)
+        known.book.clear()
         if business.committed.next_offset < known.acknowledged:
             raise Violation(
                 "a mirror never claims more than it has",
@@ -141,9 +143,10 @@ class TierJudge:
                 if self._world.timeline.book.setdefault(place.base_offset, batch) != batch:
                     raise Violation("an offset of the home has one batch", f"{place.base_offset}")
             elif not host.labels and self.rows.at(host) == columned.EVERY:
+                known.book[place.base_offset] = batch
                 known.may_be = [
                     found for found in known.may_be if _is_the_same(found.book.get(place.base_offset), batch)
-                ]
+                ] or self._others(known)
                 if not known.may_be:
                     raise Violation(
                         "every level has the home's batches at the home's offsets",
@@ -152,6 +155,17 @@ class TierJudge:
         known.judged = at
         known.ends.append((self._world.loop.now, business.committed.next_offset))
         self.rows.committed(host, known)
+
+    def _others(self, known: Mirrored) -> list[Timeline]:
+        """Return the histories that have everything a set has, though the set was beyond the point where they began.
+
+        A source that was set back may commit again what is there, and then something else.
+        """
+        return [
+            found
+            for found in self._world.timelines
+            if all(_is_the_same(found.book.get(offset), batch) for offset, batch in known.book.items())
+        ]
 
     def moved(self, host: TierHost, upper: TierHost) -> None:
         """Judge a set that left one that served: the other one must have what was here when it was looked at."""
