@@ -10,6 +10,11 @@ from venus.coordination.stored import VALUE_BYTES_MAX, decode_identity, encode_i
 from venus.errors import ConfigError, Refused
 
 FILE = "cluster.json"
+_OTHER = "correct broker.data_dir, [cluster] name or etcd; `venus cluster dissolve` takes data out"
+_EMPTIED = (
+    "correct broker.data_dir, [cluster] name or etcd. If etcd was emptied or replaced, restore its backup; without "
+    "one: stop all brokers, `venus cluster dissolve --accept-loss` at the one that led last, and start it first"
+)
 
 
 class Identified(Protocol):
@@ -31,7 +36,7 @@ def join(coordinator: Identified, data_dir: Path, name: str) -> str:
         what = "was never created there" if found is None else f"has the id {found}"
         raise Refused(
             f"{data_dir} belongs to another cluster (id {known}): the cluster {name!r} {what}",
-            hint="correct broker.data_dir, [cluster] name or etcd; `venus cluster dissolve` takes data out",
+            hint=_EMPTIED if found is None else _OTHER,
         )
     if found is None:
         raise Refused(f"the cluster {name!r} was removed while this broker joined it", hint="start it again")

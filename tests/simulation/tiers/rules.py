@@ -83,6 +83,14 @@ RULES = (
         invariant="nobody is told of another history while there is one",
     ),
     _rule(
+        "What comes twice is the same batch",
+        "pipeline.mirror_commands:_take",
+        "_check_same(business, increment, store)",
+        "pass",
+        seed=21,
+        invariant=BATCHES,
+    ),
+    _rule(
         "What is passed over is passed over as a batch",
         "pipeline.mirror_commands:take",
         "if arrived.position > business.proposed.next_offset:",

@@ -64,6 +64,13 @@ class ReplicationStatus:
                 )
             else:
                 self._describe(entry, replica, replica.known)
+                if self._is_without_record(entry.business):
+                    entry.alarms.append(without_record(replica.known))
+
+    def _is_without_record(self, business: str) -> bool:
+        """Whether the coordinator was read and has no record, not even one that cannot be used."""
+        named = {business_of(line) for line in self._coordination.invalid}
+        return business not in self._host.records and not named & {"", business}
 
     def _describe(self, entry: broker_pb2.BusinessStatus, replica: Replica, known: Leadership) -> None:
         standing, leading = self._shared.standing(entry.business), replica.leading
@@ -121,6 +128,16 @@ def alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:
         said += [f"its replica at broker {name} is gone" for name in gone]
         said += [f"its replica at broker {name} is not in sync" for name in late]
     return said
+
+
+def without_record(known: Leadership) -> str:
+    """Return what it means that the record of a business is gone, and the way back."""
+    led = f"broker {known.leader.broker} led it last" if known.leader is not None else "no broker led it last"
+    return (
+        "the coordinator has no record of it any more, so no broker can take over: was etcd emptied or replaced? "
+        f"{led}, in term {known.term}. Restore etcd's backup; without one: stop all brokers, "
+        "`venus cluster dissolve --accept-loss` there, start it first, then the others with empty data directories"
+    )
 
 
 def lost(known: Leadership) -> list[str]:

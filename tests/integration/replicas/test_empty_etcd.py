@@ -1,0 +1,61 @@
+"""An etcd that comes back empty: it is named, and the documented way back loses nothing."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_clusters import BrokerCluster, Writer, bodies
+from tests.support.brokers import BUSINESS, business_status, wait_for
+from tests.support.etcd import EtcdCluster
+from venus.coordination.etcd_client import EtcdClient
+
+pytestmark = pytest.mark.integration
+ROWS = 10
+GONE = "the coordinator has no record of it any more, so no broker can take over: was etcd emptied or replaced?"
+
+
+def empty(cluster: BrokerCluster) -> None:
+    """Remove all that etcd has of the cluster, as with an etcd that has lost its disk."""
+    with closing(EtcdClient(cluster.etcd.addresses)) as client:
+        for root in (f"/venus/{cluster.name}/", f"/venus/+stores/{cluster.name}/"):
+            for found in client.list(root):
+                client.swap(found.key, found.revision, None)
+
+
+def test_an_etcd_that_comes_back_empty_is_named_and_the_way_back_loses_nothing(
+    tmp_path: Path, etcd_server: EtcdCluster
+) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(5, ROWS)
+        wait_for(lambda: cluster.in_sync() == set("abc"))
+        led = writer.leader
+
+        empty(cluster)
+        for name in "abc":
+            address = cluster.brokers[name].address
+            wait_for(lambda a=address: any(GONE in alarm for alarm in business_status(a).alarms))
+        (said,) = [alarm for alarm in business_status(cluster.brokers[led].address).alarms if GONE in alarm]
+        assert f"broker {led} led it last" in said
+        writer.producer.close()
+        for broker in cluster.brokers.values():
+            broker.kill()
+        with pytest.raises(AssertionError, match="was never created there"):
+            cluster.start(led)
+
+        cluster.venus("cluster", "dissolve", "--accept-loss", of=led)
+        cluster.start(led)
+        for name in set("abc") - {led}:
+            shutil.rmtree(tmp_path / name)
+            cluster.start(name)
+        writer.go_on()
+        assert writer.acknowledged == 5
+        writer.write(5, ROWS)
+        wait_for(lambda: cluster.in_sync() == set("abc"))
+        found = cluster.contents(10 * ROWS)
+        assert [found[name] for name in "abc"] == [bodies(10, ROWS)] * 3
+        assert not [alarm for alarm in business_status(cluster.brokers[led].address, BUSINESS).alarms if GONE in alarm]
