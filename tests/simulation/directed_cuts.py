@@ -79,7 +79,7 @@ def _streams_hang(world: World) -> Script:
         if not (a.name in (sender, receiver) and isinstance(event, m.Fetched | m.Answered)):
             send(sender, receiver, deliver, *arguments)
 
-    world.network.send = without_fetches  # type: ignore[method-assign]
+    world.network.send = without_fetches  # type: ignore[method-assign, assignment]
     yield lambda: world.coordinator.record.leader is None
     yield lambda: world.coordinator.record.leader is not None
     yield from _stays_away(world, a)

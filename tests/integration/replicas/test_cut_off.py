@@ -43,6 +43,9 @@ class LinkedCluster(BrokerCluster):
         relay.target, broker.address = broker.address, relay.address
         return broker
 
+    def __enter__(self) -> LinkedCluster:
+        return self
+
     def __exit__(self, *error: object) -> None:
         self.links.heal()
         super().__exit__(*error)
