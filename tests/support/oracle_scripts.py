@@ -11,17 +11,7 @@ from pathlib import Path
 
 from tests.support.oracle_double import VARCHAR, Answer, Error, Module
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import (
-    ddl,
-    inline,
-    overrides,
-    proving,
-    registry,
-    sampling,
-    styles,
-    types,
-    widths,
-)
+from venus.adapters.dialects.oracle import ddl, inline, overrides, ownership, refresh, registry, sampling, types
 from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.dictionary import Dictionary
@@ -128,7 +118,7 @@ def running() -> list[str]:
         *access.fill.up_to_end, access.fill.last,
         statement("cut", "delete", log=access.log), "COMMIT",
     ]  # fmt: skip
-    asked += [proving.query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
+    asked += [sampling.query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
     asked += [sampling.sample(everything()), statement("sampling", "room")]
     asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
     kept = [
@@ -140,7 +130,7 @@ def running() -> list[str]:
     kept += [registry.forget_segments(3), registry.take_up(3)]
     recorded = overrides.Recorded(owner="APP", table="EXAM", column="PASSED", to="boolean")
     ways = [overrides.own_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.rows_of(recorded))]
-    cut += [widths.widen(3, "K1", "NUMBER")]
+    cut += [ownership.widen(3, "K1", "NUMBER")]
     own = [
         statement("ownership", name, schema=schema) for name in ("recorded", "registered") for schema in ("", '"APP".')
     ]
@@ -165,7 +155,7 @@ def inline_statements(version: Version) -> list[str]:
 def compound_statements() -> list[str]:
     """Return the experimental triggers for bulk DML."""
     tables = [replace(table, style=Style.COMPOUND) for table in (STUDENT, ENROLL)]
-    return [made.sql for number, table in enumerate(tables, 1) for made in styles.triggers(table, number)]
+    return [made.sql for number, table in enumerate(tables, 1) for made in refresh.triggers(table, number)]
 
 
 def script_of(version: Version, options: Options) -> str:

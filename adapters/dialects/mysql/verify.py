@@ -12,6 +12,7 @@ from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.forms import range_condition, where_of
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.captured import Captured, load
@@ -21,7 +22,6 @@ from venus.adapters.dialects.mysql.reading import Access, sections_of
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared, read_as
 from venus.adapters.dialects.mysql.values import DoesNotFit
-from venus.adapters.dialects.slicing import range_condition, where_of
 from venus.adapters.dialects.verifying import (
     HEX_DIGITS,
     NULL,

@@ -12,17 +12,16 @@ from dataclasses import replace
 from zlib import crc32
 
 from venus.adapters.dialects.columns import WAY_OUT
-from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, segments, visibility, widths
-from venus.adapters.dialects.oracle.choosing import chosen, left_out
+from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, segments, visibility
 from venus.adapters.dialects.oracle.columns import spellings
 from venus.adapters.dialects.oracle.connection import Session
 from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.overrides import SWITCHES, spelled, wanted
-from venus.adapters.dialects.oracle.proving import offers, proof
+from venus.adapters.dialects.oracle.sampling import offers, proof
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import NO_KEY, Listed, Table
+from venus.adapters.dialects.oracle.tables import NO_KEY, Listed, Table, chosen, left_out
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.model import Finding
@@ -138,14 +137,14 @@ def _narrow_logs(session: Session, dictionary: Dictionary) -> Iterator[Finding]:
     """Name the logs that an older version has made as wide as the key was then."""
     if not dictionary.owned.has(ownership.REGISTRY):
         return
-    here = widths.read(session)
+    here = ownership.read_widths(session)
     listed = {(t.owner, t.name): t for t in dictionary.listed()}
     for captured in registry.read_tables(session).values():
         schema = captured.schema
         at = listed.get((schema.namespace, schema.name))
         table = dictionary.table(at, schema, captured.number_max) if at else None
         if table and len(table.keyed.key) == len(schema.key):
-            for column, _ in widths.narrower(table.keyed, schema.table_id, here):
+            for column, _ in ownership.narrower(table.keyed, schema.table_id, here):
                 message = f"its log's column {column} is of an older version: a wider key would fail the application"
                 yield Finding(where=schema.qualified, message=message, remedy="run `venus install-triggers`")
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import dataclass
 
-from venus.adapters.dialects.oracle import inline
+from venus.adapters.dialects.oracle import inline, registry
 from venus.adapters.dialects.oracle.bounds import Bounds
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.cut import Claim
+from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.reading import Access
 from venus.adapters.dialects.oracle.statements import statement
+from venus.errors import SourceError
+
+logger = logging.getLogger(__name__)
 
 #: So many log rows are fetched in one trip.
 FETCH_ROWS = 5000
@@ -82,3 +88,74 @@ def _logged(reader: Session, bounds: Bounds, logs: Mapping[int, Access]) -> tupl
                 bounds.turn = last + 1  # the others come first, then what is left of this one
                 return numbers, last
     return numbers, 0
+
+
+def read_backlog(
+    session: Session, inline_tables: Iterable[tuple[str, str]], ages: Mapping[str, int]
+) -> dict[int, tuple[int, int]]:
+    """Return, by table_id, how many log rows wait and the age of the oldest transaction open on that log."""
+    places = frozenset(inline_tables)
+    captured = registry.read_tables(session).values() if places else ()
+    numbers = {(c.schema.namespace, c.schema.name): c.schema.table_id for c in captured}
+    waiting = {numbers[at]: inline.waiting(*at) for at in places}
+    found = {}
+    for table_id in registry.states(session):
+        log = log_table(table_id)
+        count = session.row(waiting.get(table_id) or statement("registry", "log_count", log=log))[0]
+        found[table_id] = (int(count), ages.get(log, 0))
+    return found
+
+
+#: After so many deleted entries the index of a log is coalesced.
+COALESCE_ROWS = 100_000
+
+
+class Polls:
+    """The polls of one source between two cuts."""
+
+    def __init__(self) -> None:
+        self._probe = ""
+        self._left: Row = ()  # notes that wait for their table, as they were counted
+        #: Log rows deleted since the index was coalesced, by log table.
+        self.deleted: dict[str, int] = {}
+
+    def prepare(self, tables: Mapping[int, Access], paused: AbstractSet[int]) -> None:
+        """Ask about these tables from now on."""
+        logs = [
+            statement("cut", "probe_paused" if t in paused else "probe_log", log=a.log, table_id=str(t))
+            for t, a in tables.items()
+            if a.log
+        ]
+        if len(logs) < len(tables):
+            logs.append(statement("inline", "probe"))
+        self._probe = statement("cut", "probe", logged="\n       OR ".join(logs) or "1 = 0")
+
+    def forget(self) -> None:
+        """Ask nothing before the next cut has looked at everything."""
+        self._probe = ""
+
+    def nothing_in_cut(self, notes: list[Row]) -> None:
+        """Remember what was left when a snapshot held nothing to read."""
+        numbers = [int(seq) for seq, *_ in notes]
+        self._left = (len(numbers), max(numbers, default=None))
+
+    def finds_nothing(self, reader: Session) -> bool:
+        """Whether the source is certainly idle; one trip."""
+        if not self._probe:
+            return False
+        count, newest, logged = reader.peek(self._probe)
+        notes = (int(count), None if newest is None else int(newest))
+        return not logged and (not notes[0] or notes == self._left)
+
+    def tidy(self, writer: Session) -> None:
+        """Coalesce one index that many deletions have emptied. It is online, and not worth an error."""
+        for log, rows in self.deleted.items():
+            if rows >= COALESCE_ROWS:
+                self.deleted[log] = 0
+                try:
+                    writer.run(statement("cut", "coalesce", log=log))
+                    writer.commit()
+                except SourceError as error:
+                    writer.rollback()
+                    logger.info("the index of %s is not coalesced: %s", log, error)
+                return

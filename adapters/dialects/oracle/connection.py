@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from venus.adapters.dialects.contract import SchemaChanged, SnapshotLost
-from venus.adapters.dialects.oracle.codes import Action, action_of
-from venus.adapters.dialects.oracle.driver import CLIENT, Driver, code_of, said_by
+from venus.adapters.dialects.oracle.driver import CLIENT, Action, Driver, action_of, code_of, said_by
 from venus.adapters.dialects.oracle.lobs import Lob, whole
 from venus.adapters.dialects.oracle.names import quoted
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError

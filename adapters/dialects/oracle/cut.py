@@ -20,12 +20,12 @@ from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.oracle import registry, segments
 from venus.adapters.dialects.oracle.bounds import SLICE_ROWS, Bounds, slices
 from venus.adapters.dialects.oracle.connection import Row, Session
-from venus.adapters.dialects.oracle.filling import key_of
 from venus.adapters.dialects.oracle.inline import Polled
 from venus.adapters.dialects.oracle.reading import (
     DELETED,
     Access,
     key_for_people,
+    key_of,
     portions,
     sections_of,
     vanished,

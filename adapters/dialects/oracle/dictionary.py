@@ -11,7 +11,6 @@ from venus.adapters.dialects.oracle import inline, overrides, ownership, structu
 from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.ddl import Style
-from venus.adapters.dialects.oracle.kinds import Kinds, beside, kind_of
 from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, HEARTBEAT
 from venus.adapters.dialects.oracle.overrides import (
     SWITCHES,
@@ -21,8 +20,17 @@ from venus.adapters.dialects.oracle.overrides import (
     wanted,
 )
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import NOTHING, Listed, Table, described, excluded_keys
-from venus.adapters.dialects.oracle.versions import Version
+from venus.adapters.dialects.oracle.tables import (
+    NOTHING,
+    Kinds,
+    Listed,
+    Table,
+    beside,
+    described,
+    excluded_keys,
+    kind_of,
+)
+from venus.adapters.dialects.oracle.versions import Version, version_of
 from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.errors import ConfigError
 from venus.model import Finding, TableSchema
@@ -226,3 +234,18 @@ class Dictionary:
         if owner not in self._structures:
             self._structures[owner] = structure.read(self._session, self._version, owner)
         return self._structures[owner]
+
+
+def open_dictionary(
+    session: Session, schemas: Seq[str], type_map: Map[str, str], columns: Columns
+) -> tuple[Version, Dictionary]:
+    """Return the server's version and its dictionary as the configuration reads it. Raises ConfigError before 11.2."""
+    text = str(session.row(statement("dictionary", "version"))[0])
+    version = version_of(text)
+    if version is None:
+        raise ConfigError(f"source {session.place}: Oracle {text} is older than 11.2")
+    user = str(session.row(statement("dictionary", "session"))[0])
+    dictionary = Dictionary(session, version, user, schemas)
+    dictionary.type_map = type_map
+    dictionary.columns = columns
+    return version, dictionary

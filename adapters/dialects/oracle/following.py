@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.oracle import ddl, ownership, privileges, registry, segments
-from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle import ddl, ownership, registry, segments
+from venus.adapters.dialects.oracle.connection import NotPermitted, Session
 from venus.adapters.dialects.oracle.ddlnotes import Notes
 from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.install import objects
-from venus.adapters.dialects.oracle.refresh import Comparison, compare
+from venus.adapters.dialects.oracle.names import quoted
+from venus.adapters.dialects.oracle.refresh import Comparison, Present, compare
+from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.watching import Watch
-from venus.errors import DatabaseUnavailable
+from venus.errors import DatabaseUnavailable, SourceError
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +31,7 @@ def compare_all(writer: Session, dictionary: Dictionary) -> list[Comparison]:
     present = objects(writer).triggers
     listed = {(t.owner, t.name): t for t in dictionary.listed()}
     known = [c for c in registry.read_tables(writer).values() if not c.is_unfinished]
-    lacks = privileges.lacking(writer, dictionary.user, known, listed.keys(), present)
+    lacks = lacking(writer, dictionary.user, known, listed.keys(), present)
     found = []
     for captured in known:
         if lack := lacks.get(captured.schema.table_id):
@@ -109,3 +113,117 @@ def _silence(writer: Session, found: Seq[Comparison]) -> None:
                 except DatabaseUnavailable:
                     logger.warning("%s is in use: trigger %s is taken away later", schema.qualified, name)
     writer.rollback()
+
+
+_PLAIN = re.compile(r"[A-Z][A-Z0-9_$#]*")
+
+Place = tuple[str, str]
+
+
+def lacking(
+    session: Session, user: str, captured: Iterable[Captured], listed: Collection[Place],
+    present: Mapping[str, Present],
+) -> dict[int, str]:  # fmt: skip
+    """Return the tables that may not be read, with what has to happen; `listed` = those that the dictionary shows."""
+    places = {c.schema.table_id: (c.schema.namespace, c.schema.name) for c in captured}
+    shown = {table_id: place for table_id, place in places.items() if place in listed}
+    found = {table_id: _grant(shown[table_id], user) for table_id in _unreadable(session, shown)}
+    for table_id, place in places.items():
+        if table_id not in shown and place[0] != user and (way_out := _hidden(session, user, table_id, place, present)):
+            found[table_id] = way_out
+    return found
+
+
+def _unreadable(session: Session, places: Mapping[int, Place]) -> set[int]:
+    """Ask for all in one round trip: that is how it nearly always is."""
+    each = {t: statement("dictionary", "may_read", table=f"{quoted(o)}.{quoted(n)}") for t, (o, n) in places.items()}
+    if not each or _is_done(session, "\nUNION ALL ".join(each.values())):
+        return set()
+    return {table_id for table_id, text in each.items() if not _is_done(session, text)}
+
+
+def _is_done(session: Session, text: str) -> bool:
+    try:
+        session.rows(text)
+    except (NotPermitted, SchemaChanged):
+        return False
+    return True
+
+
+def _hidden(session: Session, user: str, table_id: int, place: Place, present: Mapping[str, Present]) -> str:
+    """Return what has to happen to a table that the dictionary does not show; empty if it is gone for certain."""
+    own = [present[name].on for kind, name in ownership.of_table(table_id) if kind == "TRIGGER" and name in present]
+    if own:
+        # it has another name now, or is in the recycle bin
+        return _grant(place, user) if ".".join(place) in own else ""
+    there = _is_there(session, place)
+    if there is None:
+        removal = f"`venus uninstall-triggers {'.'.join(place)}`"
+        return f"{_grant(place, user)}, or if it was dropped or renamed, which looks alike: {removal}"
+    return _grant(place, user) if there else ""
+
+
+def _is_there(session: Session, place: Place) -> bool | None:
+    """Ask the DBA's views; None if this user may not see them."""
+    binds = {"owner": place[0], "name": place[1]}
+    try:
+        rows: Seq[Seq[object]] = session.rows(statement("dictionary", "exists"), binds)
+    except (SourceError, SchemaChanged):
+        return None
+    return bool(rows)
+
+
+def _grant(place: Place, user: str) -> str:
+    return f"`GRANT SELECT ON {_shown(place[0])}.{_shown(place[1])} TO {_shown(user)}`"
+
+
+def _shown(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quoted(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One look at the segments of all captured tables."""
+
+    session: Session
+    found: segments.Segments
+    #: What was noted says what follows, also of segments that are replaced by it.
+    notes: Notes
+
+    def judged(self, how: Comparison) -> Comparison:
+        """Add the reason to read a table again, if its segments, its triggers or its definition give one."""
+        table_id, place = how.captured.schema.table_id, how.place
+        if how.reason or how.table is None:
+            return how
+        reason = "" if self.notes.explain_segments(place) else self.found.reason(table_id, place)
+        if not reason and not how.begins:  # otherwise the whole table is about to be read anyway
+            reason = self.found.altered(table_id, place)
+        return replace(how, reason=reason, again=not how.is_paused and self._altered(how))
+
+    def _altered(self, how: Comparison) -> bool:
+        """Say whether ALTER TABLE may have given rows other values."""
+        before, now = self._before(how), self._now(how)
+        explained = self.notes.explain_definition(how.place) or segments.extended(before, now)
+        look = segments.DEFINITION
+        return segments.has_altered_values(before.get(look, ""), now.get(look, ""), explained=explained)
+
+    def _before(self, how: Comparison) -> segments.Marks:
+        return self.found.stored.get(how.captured.schema.table_id, segments.NOTHING)
+
+    def _now(self, how: Comparison) -> segments.Marks:
+        """Return what there is to remember of a table; of one that cannot be read its definition stays as it was."""
+        now = dict(self.found.now.get(how.place, segments.NOTHING))
+        specified = now.pop(segments.DEFINITION, "")
+        before = self._before(how).get(segments.DEFINITION, "")
+        look = segments.definition_mark(how.table, specified) if how.table is not None else before
+        return now | ({segments.DEFINITION: look} if look else {})
+
+    def store(self, compared: Iterable[Comparison]) -> None:
+        """Remember what was looked at, in the transaction that stores what follows from it.
+
+        Not of a table that is PAUSED, or may not be read: no reason was stored for it, so it must be found again later.
+        """
+        for how in compared:
+            now = self._now(how)
+            if not how.is_paused and not how.lack and now != self._before(how):
+                segments.store(self.session, how.captured.schema.table_id, now)

@@ -14,18 +14,16 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.keyforms import another_form
-from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry, segments, widths
-from venus.adapters.dialects.oracle.choosing import chosen
+from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry, segments
 from venus.adapters.dialects.oracle.connection import Session
 from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.ownership import Owned
-from venus.adapters.dialects.oracle.refresh import Present, wrong_triggers
+from venus.adapters.dialects.oracle.refresh import Present, as_installed, triggers, wrong_triggers
 from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.styles import as_installed, triggers
-from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
+from venus.adapters.dialects.oracle.tables import Listed, Table, chosen, described, with_id
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.releasing import (
     RELEASED,
@@ -93,7 +91,7 @@ def objects(session: Session) -> Objects:
         triggers=triggers,
         indexes=frozenset(name for name, kind, _ in found if kind == "INDEX"),
         owned=owned,
-        widths=widths.read(session) if owned.ours else {},
+        widths=ownership.read_widths(session) if owned.ours else {},
         fixed=frozenset(row[0] for row in session.rows(statement("dictionary", "fixed_statistics"))),
         columns=columns,
     )
@@ -380,8 +378,8 @@ def _log_step(table: Table, exists: bool) -> Step:
 
 
 def _wider(table: Table, here: Objects) -> Iterator[Step]:
-    for column, to in widths.narrower(table.keyed, table.schema.table_id, here.widths):
-        sql = widths.widen(table.schema.table_id, column, to)
+    for column, to in ownership.narrower(table.keyed, table.schema.table_id, here.widths):
+        sql = ownership.widen(table.schema.table_id, column, to)
         yield Step(shown=_step(table.schema.qualified, f"width of {_log(table)}.{column}", sql), kind="widen")
 
 

@@ -7,17 +7,35 @@ Ordinary DDL of the application is never hindered: what it breaks is noticed her
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.halting import is_unreadable, state_before, unreadable_reason
 from venus.adapters.dialects.keyforms import another_form, has_other_values
-from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.ddl import Made
+from venus.adapters.dialects.oracle import ddl, inline, names, registry
+from venus.adapters.dialects.oracle.ddl import Keyed, Made, Style
 from venus.adapters.dialects.oracle.registry import Captured
-from venus.adapters.dialects.oracle.styles import as_installed, triggers
 from venus.adapters.dialects.oracle.tables import Table, with_id
 from venus.codec.schema import fingerprint
+
+_MAKERS: dict[Style, Callable[[Keyed, int], Iterator[Made]]] = {
+    Style.ROWS: ddl.triggers,
+    Style.COMPOUND: ddl.compound_triggers,
+    Style.INLINE: inline.triggers,
+}
+
+
+def triggers(table: Keyed, table_id: int) -> list[Made]:
+    """Return the triggers of a captured table, disabled."""
+    return list(_MAKERS[table.style](table, table_id))
+
+
+def as_installed(table: Keyed, table_id: int, present: Collection[str]) -> Keyed:
+    """Return the table as it is captured: a compound trigger that is there stays what captures it."""
+    if table.style is Style.ROWS and names.trigger(names.COMPOUND_LETTER, table_id) in present:
+        return replace(table, style=Style.COMPOUND)
+    return table
+
 
 #: Where names are so long that the statement has no room.
 LACK_IN_SHORT = "a GRANT SELECT on it to VENUS's user"

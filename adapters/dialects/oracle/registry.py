@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
@@ -133,6 +134,12 @@ def missed(session: Session, table_id: int, reason: str) -> None:
 def state_of(row: Row) -> SourceState:
     """Make the checkpoint row readable."""
     return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
+
+
+def read_clock(session: Session) -> int:
+    """Return the database's clock, in Unix microseconds."""
+    text = str(session.row(statement("registry", "clock"))[0]).strip()
+    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
 
 
 def lock(session: Session) -> SourceState:

@@ -11,12 +11,14 @@ the table itself (seen.py).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from venus.adapters.dialects.oracle.connection import Session
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import Table
 
 TABLE = "VENUS_SEGMENT"
 #: In place of a partition's name: the table itself.
@@ -105,3 +107,26 @@ def forget(session: Session, table_id: int) -> None:
 def forget_emptied(session: Session, table_id: int) -> None:
     """Look at the segments of a table again: what has happened to them is known. Its triggers are not meant."""
     session.run(statement("segments", "forget_emptied"), {"table_id": table_id})
+
+
+def definition_mark(table: Table, specified: str) -> str:
+    """Return what to keep of a definition: when it was specified, and a digest of the columns in their order.
+
+    A column that was added stands behind all others, whatever its name is.
+    """
+    lines = []
+    for name, reading in table.readings.items():
+        d = reading.declared
+        lines.append(f"{name} {d.data_type} {d.length} {d.precision} {d.scale} {d.in_bytes}")
+    return f"{specified} {hashlib.blake2b(chr(10).join(lines).encode(), digest_size=8).hexdigest()}"
+
+
+def has_altered_values(before: str, now: str, *, explained: bool) -> bool:
+    """Say whether values may be others: columns are declared in another way, or nothing else explains the new time."""
+    if not before or before == now:
+        return False
+    return _columns_digest(before) != _columns_digest(now) or not explained
+
+
+def _columns_digest(mark: str) -> str:
+    return mark.rpartition(" ")[2]

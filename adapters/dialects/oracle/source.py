@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from venus.adapters.dialects.contract import (
     Capabilities,
@@ -26,27 +25,24 @@ from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_b
 from venus.adapters.dialects.oracle import claiming, executing, inline, registry, sampling, segments, structure, survey
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
 from venus.adapters.dialects.oracle.check import check
-from venus.adapters.dialects.oracle.choosing import application, chosen, unmatched
+from venus.adapters.dialects.oracle.claiming import Polls
 from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.cut import OracleCut
-from venus.adapters.dialects.oracle.dictionary import Dictionary
-from venus.adapters.dialects.oracle.driver import Driver, Options, driver_of
+from venus.adapters.dialects.oracle.dictionary import Dictionary, open_dictionary
+from venus.adapters.dialects.oracle.driver import Driver, Options, RotatingDriver, driver_of
 from venus.adapters.dialects.oracle.following import compare_all, follow
 from venus.adapters.dialects.oracle.install import Installer, Step, objects
-from venus.adapters.dialects.oracle.names import log_table
-from venus.adapters.dialects.oracle.polling import Polls
 from venus.adapters.dialects.oracle.reading import Access, access_to
 from venus.adapters.dialects.oracle.refresh import Comparison
 from venus.adapters.dialects.oracle.registry import Captured
-from venus.adapters.dialects.oracle.rotating import RotatingDriver
 from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import Listed
-from venus.adapters.dialects.oracle.versions import Version, version_of
+from venus.adapters.dialects.oracle.tables import Listed, application, chosen, unmatched
+from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.releasing import BY_SCRIPT
 from venus.config import Settings
-from venus.errors import ConfigError, Fenced, NotInstalled, Refused, SourceError
+from venus.errors import Fenced, NotInstalled, Refused, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
 NOT_INSTALLED = "VENUS is not installed here"
@@ -106,14 +102,8 @@ class OracleSource:
 
     def _database(self) -> tuple[Version, Dictionary]:
         if self._known is None:
-            text = str(self._writer.row(statement("dictionary", "version"))[0])
-            version = version_of(text)
-            if version is None:
-                raise ConfigError(f"source {self._place}: Oracle {text} is older than 11.2")
-            user = str(self._writer.row(statement("dictionary", "session"))[0])
-            self._known = version, Dictionary(self._writer, version, user, self._options.schemas)
-            self._known[1].type_map = self._options.type_map
-            self._known[1].columns = self._options.columns
+            options = self._options
+            self._known = open_dictionary(self._writer, options.schemas, options.type_map, options.columns)
         return self._known
 
     def _installer(self) -> Installer:
@@ -328,14 +318,9 @@ class OracleSource:
 
     def beat(self) -> None:
         with self._writer.transaction():
-            now = {"beat_at": self._clock(self._writer)}
+            now = {"beat_at": registry.read_clock(self._writer)}
             if not self._writer.run(statement("registry", "beat"), now):
                 self._writer.run(statement("registry", "beat_again"), now)
-
-    @staticmethod
-    def _clock(session: Session) -> int:
-        text = str(session.row(statement("registry", "clock"))[0]).strip()
-        return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
 
     def own_lacking(self) -> list[OwnLack]:
         return []  # they are in the user's own schema, and nobody can take them from him
@@ -351,16 +336,7 @@ class OracleSource:
 
     def backlog(self) -> dict[int, tuple[int, int]]:
         """Return how many log rows wait; and, where this user may see it, for how long somebody keeps some open."""
-        found = {}
-        places = self._database()[1].inline_tables()
-        captured = registry.read_tables(self._writer).values() if places else ()
-        numbers = {(c.schema.namespace, c.schema.name): c.schema.table_id for c in captured}
-        waiting = {numbers[at]: inline.waiting(*at) for at in places}
-        ages = self._ages()
-        for table_id in registry.states(self._writer):
-            log = log_table(table_id)
-            count = self._writer.row(waiting.get(table_id) or statement("registry", "log_count", log=log))[0]
-            found[table_id] = (int(count), ages.get(log, 0))
+        found = claiming.read_backlog(self._writer, self._database()[1].inline_tables(), self._ages())
         self._writer.rollback()
         return found
 
@@ -434,7 +410,7 @@ class OracleSource:
         return cut
 
     def _cut(self, fills: Seq[FillState]) -> OracleCut | None:
-        captured_at_us = self._clock(self._reader)
+        captured_at_us = registry.read_clock(self._reader)
         states = registry.states(self._reader)
         self._accept_dictionary(states)
         noted = self._reader.rows(statement("registry", "ddl_rows"))

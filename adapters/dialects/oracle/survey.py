@@ -9,19 +9,17 @@ from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle import structure
-from venus.adapters.dialects.oracle.choosing import chosen
 from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.connection import Row, Session
-from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.dictionary import Dictionary, open_dictionary
 from venus.adapters.dialects.oracle.driver import driver_of
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import Listed, Table
+from venus.adapters.dialects.oracle.tables import Listed, Table, chosen
 from venus.adapters.dialects.oracle.types import LONGS
-from venus.adapters.dialects.oracle.versions import version_of
 from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler, Size, Survey, largest_first, weighed
 from venus.config import Settings
-from venus.errors import ConfigError, SourceError
+from venus.errors import SourceError
 
 #: Of the stand-in (docs/oracle/EVIDENCE.md): no Oracle was measured.
 PACE = Pace(row_us=9.0, value_us=1.2, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
@@ -35,14 +33,9 @@ def survey(settings: Settings, asked: Asked) -> Survey:
     """Look at the database that the settings name."""
     driver, options = driver_of(settings.source.url.get_secret_value())
     with closing(Session(driver)) as session:
-        text = str(session.row(statement("dictionary", "version"))[0])
-        version = version_of(text)
-        if version is None:
-            raise ConfigError(f"source {driver.place}: Oracle {text} is older than 11.2")
-        user = str(session.row(statement("dictionary", "session"))[0])
-        dictionary = Dictionary(session, version, user, options.schemas)
-        dictionary.type_map = settings.source.type_map
-        dictionary.columns = Columns(settings.source.columns.include, settings.source.columns.exclude)
+        columns = Columns(settings.source.columns.include, settings.source.columns.exclude)
+        _, dictionary = open_dictionary(session, options.schemas, settings.source.type_map, columns)
+        user = dictionary.user
         listed = chosen(dictionary.listed(), asked.include, asked.exclude)
         figures = {owner: _figures(session, owner, user) for owner in dictionary.schemas}
         sizes = [_size(at, figures[at.owner]) for at in listed]

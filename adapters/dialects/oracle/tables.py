@@ -7,18 +7,97 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from venus.adapters.dialects.oracle.connection import Row
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed
 from venus.adapters.dialects.oracle.driver import National
-from venus.adapters.dialects.oracle.kinds import Kind
 from venus.adapters.dialects.oracle.names import ARCHIVE_STATE
 from venus.adapters.dialects.oracle.overrides import (
     overridden,
     switched,
 )
+from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, log_type_of
-from venus.errors import UnsupportedType
+from venus.adapters.dialects.oracle.versions import Version
+from venus.adapters.dialects.patterns import Patterns, choosing_nothing
+from venus.errors import SourceError, UnsupportedType
 from venus.model import Column, LeftOut, TableSchema
+
+LEFT_OUT = {
+    "temporary": "a temporary table: its rows are a session's own",
+    "nested": "the storage of a nested table: its rows are values of another table",
+    "secondary": "made by a domain index",
+    "IOT_OVERFLOW": "the overflow of an index-organized table, whose rows are carried whole",
+    "IOT_MAPPING": "the mapping table of an index-organized table",
+    "materialized view": "a materialized view: its rows are computed from other tables",
+    "materialized view log": "the log of a materialized view",
+    "external table": "an external table: its rows lie in files outside the database",
+    "queue table": "a table of Advanced Queuing: its rows are messages in transit",
+}
+REFUSED = {
+    "object table": "an object table: its rows are objects, which have no columns of their own",
+    "XMLType table": "an XMLType table: its rows are documents without a column",
+}
+LEDGER = "a blockchain table: its hidden columns, which chain the rows, are not carried"
+CLUSTERED = "it lies in a cluster: TRUNCATE CLUSTER is noticed only afterwards, and the table has to be read again"
+
+MOVABLE = "row movement is enabled: FLASHBACK TABLE fires no trigger unless it says ENABLE TRIGGERS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What there is to say of one table because of its sort."""
+
+    left_out: str = ""
+    refused: str = ""
+    remark: str = ""
+
+
+@dataclass(slots=True)
+class Kinds:
+    """The sorts of tables in some schemas."""
+
+    _session: Session
+    _version: Version
+    _sees_ledgers: bool = True
+
+    def read(self, owner: str) -> dict[str, str]:
+        """Return the sort of each table that is not an ordinary one."""
+        rows = self._session.rows(statement("kinds", "kinds"), {"owner": owner})
+        return {str(name): "ledger" for name in self._ledgers(owner)} | {str(name): str(kind) for kind, name in rows}
+
+    def _ledgers(self, owner: str) -> list[str]:
+        if not (self._version.ledgers and self._sees_ledgers):
+            return []
+        try:
+            return [str(row[0]) for row in self._session.rows(statement("kinds", "ledgers"), {"owner": owner})]
+        except (SourceError, SchemaChanged):  # an update of 19c that has none yet; asked once only
+            self._sees_ledgers = False
+            return []
+
+
+def kind_of(row: Row, special: Map[str, str]) -> Kind:
+    """Return what there is to say of a table, from its row in ALL_TABLES."""
+    _, name, _, _, temporary, nested, secondary, iot_type, cluster, movement = row
+    sort = special.get(name, "")
+    if temporary == "Y":
+        sort = "temporary"
+    elif nested == "YES":
+        sort = "nested"
+    elif secondary == "Y":
+        sort = "secondary"
+    elif iot_type in ("IOT_OVERFLOW", "IOT_MAPPING"):
+        sort = str(iot_type)
+    remark = LEDGER if sort == "ledger" else CLUSTERED if cluster else MOVABLE if movement == "ENABLED" else ""
+    return Kind(left_out=LEFT_OUT.get(sort, ""), refused=REFUSED.get(sort, ""), remark=remark)
+
+
+def beside(special: Map[str, str], listed: Seq[str]) -> dict[str, Kind]:
+    """Return the tables that ALL_TABLES does not have."""
+    return {
+        name: Kind(refused=REFUSED[sort]) for name, sort in special.items() if sort in REFUSED and name not in listed
+    }
+
 
 NOTHING: Map[str, str] = MappingProxyType({})
 #: Hidden columns that VENUS asks for itself.
@@ -198,3 +277,40 @@ def _key(keys: Seq[Row], columns: dict[str, Column]) -> list[str]:
 def _key_column(name: str, reading: Reading) -> KeyColumn:
     log_type = log_type_of(reading.declared, reading.mapping)
     return KeyColumn(name=name, log_type=log_type, is_text=reading.mapping.text == "text")
+
+
+def chosen(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
+    """Return the tables to capture, without VENUS's own."""
+    included, excluded = Patterns(map(_spelled, include)), Patterns(map(_spelled, exclude))
+    return [
+        t
+        for t in application(listed)
+        if not t.kind.left_out and included.match(*spellings(t)) and not excluded.match(*spellings(t))
+    ]
+
+
+def left_out(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
+    """Return the tables that the patterns choose and that hold no rows of the application's own."""
+    ordinary = [replace(t, kind=replace(t.kind, left_out="")) for t in listed if t.kind.left_out]
+    names = {(t.owner, t.name) for t in chosen(ordinary, include, exclude)}
+    return [t for t in listed if (t.owner, t.name) in names]
+
+
+def application(listed: Seq[Listed]) -> list[Listed]:
+    """Leave out VENUS's own tables."""
+    return [t for t in listed if not t.is_own]
+
+
+def spellings(listed: Listed) -> tuple[str, ...]:
+    """Return what patterns are compared with: /TABLE and OWNER.TABLE; upper and lower case count as the same."""
+    return f"/{listed.name}".upper(), f"{listed.owner}.{listed.name}".upper()
+
+
+def unmatched(listed: Seq[Listed], patterns: Seq[str]) -> list[str]:
+    """Return the patterns that choose nothing: most likely misspelt."""
+    return choosing_nothing(patterns, map(spellings, application(listed)), spelled=_spelled)
+
+
+def _spelled(pattern: str) -> str:
+    """Return a pattern as it is compared; without a dot it is about tables of any owner."""
+    return pattern.upper() if "." in pattern else f"/{pattern}".upper()

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.adapters.dialects.forms import key_forms
+from venus.adapters.dialects.forms import ReadsRows, key_forms, range_condition, where_of
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.connection import Session
@@ -26,7 +26,6 @@ from venus.adapters.dialects.oracle.source import OracleSource, open_source
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.tables import Reading
 from venus.adapters.dialects.oracle.values import texts
-from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
 from venus.adapters.dialects.verifying import AnotherTable, Key, Slice, Style, Subject, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.schema import fingerprint

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from venus.adapters.dialects.columns import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.forms import range_condition, where_of
 from venus.adapters.dialects.postgresql import names, registry
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.names import literal, log_keys, log_table
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.slicing import range_condition, where_of
 from venus.adapters.dialects.verifying import (
     HEX_DIGITS,
     NULL,

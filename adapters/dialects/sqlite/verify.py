@@ -9,8 +9,8 @@ from typing import Any
 
 from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.forms import ReadsRows, range_condition, where_of
 from venus.adapters.dialects.halting import UnfitRow
-from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import (
     begin_read,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn
-from venus.adapters.dialects.oracle import kinds
+from venus.adapters.dialects.oracle import tables
 from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.dictionary import Dictionary
 from venus.adapters.dialects.oracle.driver import Options
@@ -33,22 +33,22 @@ def said(source: OracleSource, where: str) -> dict[str, bool]:
     return {f.message: f.blocks for f in source.check(["*"], []) if f.where == f"APP.{where}"}
 
 
-@pytest.mark.parametrize("sort", sorted(kinds.LEFT_OUT))
+@pytest.mark.parametrize("sort", sorted(tables.LEFT_OUT))
 def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, application: Any, source: OracleSource) -> None:
     make(application, "ITEM")
     make(application, "ODD", sort)
-    assert said(source, "ODD") == {f"left out: {kinds.LEFT_OUT[sort]}": False}
+    assert said(source, "ODD") == {f"left out: {tables.LEFT_OUT[sort]}": False}
     source.install(["*"], [])
     assert [t.schema.name for t in source.registered() if not t.schema.is_heartbeat] == ["ITEM"]
     assert source.uncaptured_tables(["*"], []) == []
     assert source.unmatched(["ODD"]) == []
 
 
-@pytest.mark.parametrize("sort", sorted(kinds.REFUSED))
+@pytest.mark.parametrize("sort", sorted(tables.REFUSED))
 def test_rows_that_cannot_be_carried_are_refused_by_name(sort: str, application: Any, source: OracleSource) -> None:
     make(application, "ITEM")
     make(application, "ODD", sort)
-    assert said(source, "ODD") == {kinds.REFUSED[sort]: True}
+    assert said(source, "ODD") == {tables.REFUSED[sort]: True}
     with pytest.raises(Refused, match=r"APP.ODD: an \w+ table"):
         source.install(["*"], [])
     source.install(["*"], ["ODD"])

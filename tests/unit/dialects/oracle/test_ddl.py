@@ -22,12 +22,11 @@ from tests.support.oracle_scripts import (
 )  # fmt: skip
 from tests.support.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, ownership, styles
+from venus.adapters.dialects.oracle import ddl, ownership, refresh
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Style
 from venus.adapters.dialects.oracle.names import NAME_BYTES_MAX
-from venus.adapters.dialects.oracle.refresh import Present
+from venus.adapters.dialects.oracle.refresh import Present, as_installed
 from venus.adapters.dialects.oracle.script import script
-from venus.adapters.dialects.oracle.styles import as_installed
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version, named, version_of
 
 #: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
@@ -92,7 +91,7 @@ def test_a_compound_trigger_stays_what_captures_its_table() -> None:
     compound = replace(ENROLL, style=Style.COMPOUND)
     assert as_installed(ENROLL, 2, {"VENUS_C_00002"}) == compound
     assert as_installed(ENROLL, 2, {"VENUS_C_00001", "VENUS_I_00002"}) == ENROLL
-    (made,) = styles.triggers(compound, 2)
+    (made,) = refresh.triggers(compound, 2)
     assert ("TRIGGER", made.name) in ownership.of_table(2)
     present = Present(enabled=True, valid=True, on="APP.ENROLL", text=made.sql[made.sql.index("COMPOUND") :])
     assert present.is_like(made, "APP.ENROLL")

@@ -17,13 +17,21 @@ from venus.adapters.dialects.contract import InstallStep, SchemaChanged, Snapsho
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.oracle import ddl, executing, sampling
 from venus.adapters.dialects.oracle.check import check
-from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
 from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Busy, NotPermitted, Session
 from venus.adapters.dialects.oracle.dictionary import Dictionary
-from venus.adapters.dialects.oracle.driver import ModuleDriver, National, Options, code_of, output_handler
+from venus.adapters.dialects.oracle.driver import (
+    ACTIONS,
+    Action,
+    ModuleDriver,
+    National,
+    Options,
+    RotatingDriver,
+    action_of,
+    code_of,
+    output_handler,
+)
 from venus.adapters.dialects.oracle.install import Step
 from venus.adapters.dialects.oracle.reading import access_to
-from venus.adapters.dialects.oracle.rotating import RotatingDriver
 from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.verify import bound
 from venus.adapters.dialects.oracle.versions import named

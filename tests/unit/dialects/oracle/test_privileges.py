@@ -11,7 +11,7 @@ from tests.support.oracle_double import Answer, Module, error
 from venus.adapters.dialects.contract import FillState, RegisteredTable
 from venus.adapters.dialects.oracle.connection import NotPermitted, Session
 from venus.adapters.dialects.oracle.driver import ModuleDriver
-from venus.adapters.dialects.oracle.privileges import lacking
+from venus.adapters.dialects.oracle.following import lacking
 from venus.adapters.dialects.oracle.refresh import Comparison, Present, compare
 from venus.adapters.dialects.oracle.registry import REASON_CHARS, Captured
 from venus.model import Column, Kind, LogicalType, Sequence, TableSchema
