@@ -1,1 +1,1 @@
-"""What VENUS knows of each database; one folder each, all behind `contract`."""
+"""The database dialects, one folder for each database; all of them implement `contract`."""

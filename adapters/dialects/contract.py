@@ -1,10 +1,11 @@
-"""What a database must offer to be a source of VENUS; every dialect passes the same conformance suite.
+"""The contract of a source database; every dialect passes the same conformance suite.
 
-Capture is the same everywhere (capture.md: dirty-key log, read in one snapshot with the current row, consumed by
-exact delete). A `Cut` is one snapshot: its sections are shipped as half messages while it is open, and its
-`commit` is the paper's local transaction: it checks the epoch, writes the batch rows, advances the checkpoint row
-and removes exactly the log rows that the snapshot saw, atomically. How that is done is each dialect's own affair
-(PostgreSQL deletes inside the snapshot's own transaction, SQLite moves a watermark, others delete by number).
+Capture works the same way everywhere (capture.md): triggers log the key of each changed row, a snapshot reads the log
+together with the current rows, and an exact delete consumes the log. A `Cut` is one snapshot. Its sections are shipped
+as half messages while it is open. Its `commit` is the paper's local transaction: atomically, it checks the epoch,
+writes the batch rows, advances the checkpoint row and removes exactly the log rows that the snapshot saw. Each dialect
+removes them in its own way: PostgreSQL deletes inside the snapshot's transaction, SQLite moves a watermark, the others
+delete by number.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from venus.model import BatchNo, BatchRecord, Epoch, Finding, Sequence, TableSch
 
 
 class SchemaChanged(SourceError):
-    """A captured table is not what the registry says any more: refresh the schemas, then open the cut again."""
+    """A captured table no longer matches the registry: refresh the schemas, then open the cut again."""
 
     retryable = True
 
 
 class SnapshotLost(DatabaseUnavailable):
-    """The snapshot cannot be read any further: take the cut back and open another, which the dialect makes smaller."""
+    """The snapshot can no longer be read: roll the cut back and open another, which the dialect makes smaller."""
 
 
 class TableHalts(SourceError):
-    """A row of a captured table cannot be carried: take the cut back, `halt` the table, open the cut again."""
+    """A row of a captured table cannot be carried: roll the cut back, `halt` the table, open the cut again."""
 
     def __init__(self, table: TableSchema, why: str, *, hint: str = "") -> None:
         super().__init__(
@@ -44,19 +45,19 @@ class TableHalts(SourceError):
 
 
 class Option(Enum):
-    """What an operator may ask of some dialects only; a dialect's package lists those that it has in `OPTIONS`."""
+    """A feature that only some dialects support; the package of a dialect lists its own in `OPTIONS`."""
 
     INLINE = "the paper's own columns in the application's tables"
-    TYPE_MAP = "columns that travel in another way than their usual one"
-    COLUMNS = "columns that do not travel"
-    ADOPT = "an installation that somebody else has run as a script"
+    TYPE_MAP = "columns that are carried as another type than the default one"
+    COLUMNS = "columns that are not carried"
+    ADOPT = "an installation that a DBA has run as a script"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What differs between databases, by name: code asks these, never `if name == ...`."""
+    """The differences between databases, by name: code asks these, never `if name == ...`."""
 
-    transactional_ddl: bool  # DDL takes part in a transaction: a script of it is all there or not at all
+    transactional_ddl: bool  # DDL takes part in a transaction: a script applies completely or not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +71,11 @@ class SourceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillState:
-    """How far the first fill of one table has come. `cursor` is opaque to everyone but the dialect.
+    """The progress of the fill of one table. Only the dialect can interpret `cursor`.
 
-    The caller makes the sweep's markers: when it starts one (`sweep_from` is not 0, the cursor is empty) it puts the
-    Sequence of its SWEEP_BEGIN into `sweep_from`; the dialect only keeps that number and sets it to 1 or more when a
-    table that was filled before is to be read again.
+    The caller writes the markers of a sweep. When it starts one (`sweep_from` is not 0 and the cursor is empty), it
+    stores the Sequence of its SWEEP_BEGIN in `sweep_from`. The dialect only keeps that number, and sets it to 1 or more
+    when a table that was filled before has to be read again.
     """
 
     table_id: int
@@ -87,13 +88,13 @@ class FillState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredTable:
-    """A captured table as the registry at the source has it.
+    """A captured table as the registry at the source describes it.
 
-    ACTIVE: captured. PAUSED: its log rows wait and cuts leave them, because an operator or a row that cannot be
-    carried halted it (`Source.halt`). RESYNC: changes were missed (`reason` says why);
-    what can still be captured of it is, but only a new fill makes it whole, and that is an operator's decision.
-    RELEASING: an operator takes it out of capture; its triggers are gone or going, its log is still captured.
-    RELEASED: it is not captured any more. Its row stays, so that number and version go on should it come back.
+    ACTIVE: captured. PAUSED: its log rows wait and cuts skip them, because an operator paused it or a row that cannot
+    be carried halted it (`Source.halt`). RESYNC: changes were missed, and `reason` names the cause; VENUS still
+    captures what it can, but only a new fill makes the copy complete, and the operator decides when. RELEASING: an
+    operator is taking it out of capture; its triggers are removed or about to be, its log is still captured. RELEASED:
+    no longer captured. Its row stays, so that number and version continue if the table is captured again.
     """
 
     schema: TableSchema
@@ -103,15 +104,15 @@ class RegisteredTable:
 
     @property
     def is_read(self) -> bool:
-        """Whether no rows of before its triggers are to be read any more."""
+        """Whether the fill has nothing left to read of the rows that are older than the triggers."""
         return self.fill.done or self.state in ("RELEASING", "RELEASED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncapturedTable:
-    """A table that the patterns choose and the registry does not have: made or renamed since, detached, or refused.
+    """A table that the patterns choose and the registry does not contain: new, renamed, detached or refused.
 
-    `obstacle` says why it cannot be captured as it is; empty = the next installation captures it.
+    `obstacle` is the reason why it cannot be captured as it is; empty = the next installation captures it.
     """
 
     name: str
@@ -120,7 +121,7 @@ class UncapturedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLack:
-    """One of VENUS's own tables that its user may not use as it must, and the statement that changes that."""
+    """A privilege that the user of VENUS lacks on one of VENUS's own tables, and the statement that grants it."""
 
     table: str
     grant: str
@@ -128,15 +129,15 @@ class OwnLack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallStep:
-    """One statement of an installation; `exists` = it is there already, unchanged."""
+    """One statement of an installation; `exists` = the object exists already, unchanged."""
 
     table: str
     what: str  # e.g. "trigger venus_i_00001"
     sql: str
     exists: bool = False
-    #: VENUS runs it itself, also after somebody else has run the script.
+    #: VENUS runs it itself, even after a DBA has run the script.
     adopted: bool = False
-    #: Part of the script that somebody else can run.
+    #: Part of the script that a DBA can run.
     by_hand: bool = True
 
 
@@ -159,7 +160,7 @@ class Numbering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherObject:
-    """Something of the application's that is no table: VENUS does not carry it, and says so."""
+    """An object of the application that is no table: VENUS does not carry it, and reports it."""
 
     kind: str  # view, trigger, procedure, ...
     name: str
@@ -176,21 +177,21 @@ class Cut(Protocol):
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         """Stream the changes, each section within the limits (one larger row travels alone).
 
-        Each key appears once per cut; a TRUNCATE marker comes before its table's changes, and where keys can be
-        equal without being the same text (1.0 and 1.00), the tombstones come before the rows. Every log row that
-        these sections account for is removed by `commit`, so the iterator must be consumed to its end before it.
+        Each key appears once per cut. A TRUNCATE marker precedes the changes of its table. Where keys can be equal
+        without being the same text (1.0 and 1.00), the tombstones precede the rows. `commit` removes every log row that
+        these sections account for, so the iterator must be consumed to its end before it.
 
-        Raises TableHalts at a row that cannot be carried. What came before may have left already, and a target that
-        got it would show half a transaction of that table: the caller takes all of it back.
+        Raises TableHalts at a row that cannot be carried. Earlier sections may have been sent already, and a target
+        that applied them would show half a transaction of that table: the caller takes all of them back.
         """
         ...
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         """Read the next key range of a table being filled, in this same snapshot.
 
-        Returns changes only (no markers), together about within the limits, each section within `bytes_max`. Called
-        after the sections have been consumed. The fill ends at the greatest key of its first chunk's snapshot
-        (fillplace.py): what comes behind it is in the log. Raises TableHalts, as `sections` does.
+        Returns only changes (no markers), together about within the limits, each section within `bytes_max`. The caller
+        has consumed the sections before. The fill ends at the greatest key that its first snapshot showed
+        (fillplace.py): rows behind that key are in the log. Raises TableHalts, as `sections` does.
         """
         ...
 
@@ -220,31 +221,31 @@ class Source(Protocol):
         ...
 
     def table_names(self) -> list[str]:
-        """Return every table of the application, `namespace.table`, also what cannot be captured."""
+        """Return every table of the application as `namespace.table`, including those that cannot be captured."""
         ...
 
     def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
-        """Return the tables that these patterns choose and the registry does not have, by name.
+        """Return the tables that these patterns choose and the registry does not contain, by name.
 
-        Empty if nothing is installed. A table that an operator took out of capture is in the registry. Reads the
-        dictionary, never rows; one statement says all names, and only what it finds is looked at more closely.
+        Empty if VENUS is not installed. A table that an operator took out of capture is in the registry. Reads the
+        dictionary, never rows; one statement lists all names, and only the uncaptured tables are described further.
         """
         ...
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:
-        """Return the patterns that choose none of these tables; one reading of the dictionary for all of them."""
+        """Return the patterns that choose no table; reads the dictionary once for all of them."""
         ...
 
     def numberings(self) -> list[Numbering]:
-        """Return the counters of the captured tables and the sequences beside them, as they stand now. Reads only."""
+        """Return the current counters of the captured tables, and the other sequences. Reads only."""
         ...
 
     def other_objects(self) -> list[OtherObject]:
-        """Return what the application has besides tables and sequences. Reads only."""
+        """Return the objects of the application that are neither tables nor sequences. Reads only."""
         ...
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-        """Say what is missing or cannot be carried; reads only, no DDL and no DML."""
+        """Return what is missing or cannot be carried; reads only, no DDL and no DML."""
         ...
 
     def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
@@ -252,17 +253,16 @@ class Source(Protocol):
         ...
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing; idempotent; a trigger that had vanished marks its table RESYNC.
+        """Install what is missing. Idempotent. A trigger that had vanished marks its table RESYNC.
 
-        A table that was taken out of capture and is chosen is captured again: in the version that it has now, and
-        read as a whole.
+        A chosen table that was taken out of capture is captured again, in its present version, and is read completely.
         """
         ...
 
     def uninstall_plan(self) -> list[InstallStep]: ...
 
     def uninstall(self) -> list[InstallStep]:
-        """Leave the catalogue as it was before the installation."""
+        """Restore the catalogue to its state before the installation."""
         ...
 
     def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
@@ -270,23 +270,23 @@ class Source(Protocol):
         ...
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Take the triggers of these tables away; they become RELEASING, and their logs go on being captured.
+        """Remove the triggers of these tables. They become RELEASING, and their logs are still captured.
 
-        Idempotent: one that was cut off is finished by the next. A RELEASED table stays so.
+        Idempotent: the next call completes an interrupted one. A RELEASED table stays RELEASED.
         """
         ...
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
-        """Remove the logs of tables whose triggers are gone; they become RELEASED, each for its reason.
+        """Remove the logs of tables whose triggers are gone. They become RELEASED, each with its reason.
 
-        A row that is in a log then is never captured: the caller has waited for capture, or says so.
+        A row still in such a log is never captured: the caller has waited for capture, or reports the loss.
         """
         ...
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
-        """Return what of these steps is not there yet as a script for the database's own client.
+        """Return the steps that remain to be done as a script for the database's own client.
 
-        Raises Refused for a name that no script can hold.
+        Raises Refused for a name that no script can contain.
         """
         ...
 
@@ -301,28 +301,28 @@ class Source(Protocol):
         ...
 
     def registry_sign(self) -> str:
-        """Return what is another text whenever `registered` shows anything else. Costs little for many tables."""
+        """Return a text that differs whenever `registered` returns something else. Cheap even for many tables."""
         ...
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None: ...
 
     def restart_fill(self, table_id: int) -> None:
-        """Make the next cuts re-read the whole table (with a sweep if it was filled before)."""
+        """Make the next cuts read the whole table again (with a sweep if it was filled before)."""
         ...
 
     def start_over(self, table_id: int, version: int) -> None:
-        """Have the whole table read again, with a sweep whatever is known here, in this version or the one it has.
+        """Make the next cuts read the whole table again, always with a sweep, in at least this version.
 
-        For a source that is behind its broker: that has rows of the table of which nothing here tells, perhaps in
-        versions that were made in the history that is lost. The higher version is the one that counts.
+        For a source that is behind its broker: the broker has rows of the table that this source does not know of,
+        perhaps in versions from the lost part of the history. The higher of the two versions applies.
         """
         ...
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
-        """Leave a table out of the cuts to come, log rows and fill as they are, because a row cannot be carried.
+        """Exclude a table from later cuts because a row cannot be carried; its log rows and its fill stay as they are.
 
-        `refresh_schemas` lets it go on when it has been written to since. A table that is PAUSED stays so for the
-        reason that it has. Raises Fenced if another instance has raised the epoch.
+        `refresh_schemas` resumes it once it has been written to. A table that is already PAUSED keeps its reason.
+        Raises Fenced if another instance has raised the epoch.
         """
         ...
 
@@ -333,18 +333,18 @@ class Source(Protocol):
         ...
 
     def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-        """Answer a review: which of these are in the batch table.
+        """Return those of the batches that are in the batch table; the adapter answers a review with them.
 
-        Waits for a local transaction that is just committing, so that an absent batch of an older epoch is final.
+        Waits for a local transaction that is committing, so that the absence of a batch of an older epoch is final.
         """
         ...
 
     def beat(self) -> None:
-        """Update the heartbeat row; it is captured like any other."""
+        """Update the heartbeat row; it is captured like any other row."""
         ...
 
     def backlog(self) -> dict[int, tuple[int, int]]:
-        """Return, per table_id, how many log rows wait and the age of the oldest blocker in seconds."""
+        """Return, per table_id, the number of waiting log rows and the age of the oldest blocker in seconds."""
         ...
 
     def row_counts(self) -> dict[int, int]:
@@ -355,18 +355,18 @@ class Source(Protocol):
         ...
 
     def own_lacking(self) -> list[OwnLack]:
-        """Return what VENUS's user lacks of VENUS's own tables, other than logs: without it nothing can be captured.
+        """Return the privileges that VENUS's user lacks on VENUS's own tables; without them nothing can be captured.
 
-        Empty if nothing is installed. Costs a few round trips.
+        Log tables do not count. Empty if VENUS is not installed. Costs a few round trips.
         """
         ...
 
     def locked(self) -> dict[str, str]:
-        """Return whose lock on which table cuts have been waiting for, by table, if that has lasted for seconds."""
+        """Return, by table, the sessions whose table locks have delayed cuts for seconds."""
         ...
 
     def blocked_by(self) -> str:
-        """Name the sessions whose open transactions captured tables wait for, as far as this database tells."""
+        """Name the sessions whose open transactions delay captured tables, as far as this database shows them."""
         ...
 
     # -- capture ---------------------------------------------------------------------------------------------
@@ -374,24 +374,24 @@ class Source(Protocol):
     def refresh_schemas(self) -> list[TableSchema]:
         """Compare the dictionary with the registry; store and return new versions of changed tables.
 
-        Tables that another process has registered since are returned too. A table whose key has changed or that is
-        gone becomes RESYNC; the application's statements go on. A new column restarts the table's fill. A table that
-        `halt` left out goes on if it has been written to since.
+        Also returns tables that another process has registered since. A table whose key has changed or that is gone
+        becomes RESYNC; the statements of the application do not fail. A new column restarts the table's fill. A table
+        that `halt` excluded is resumed if it has been written to since.
         """
         ...
 
     def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
-        """Wait until there may be something to capture, looking every `pause_s`; a second at most.
+        """Wait for a second at most until there may be something to capture, checking every `pause_s`.
 
-        Nothing else is due for `rest_s`. False = it did not wait: this source cannot, or not now.
+        The caller has nothing else to do for `rest_s`. Return False if the source did not wait because it cannot, or
+        cannot now.
         """
         ...
 
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
-        """Open a snapshot; None if the log is empty and nothing is to be filled.
+        """Open a snapshot; return None if the log is empty and no table has to be filled.
 
-        Raises SchemaChanged instead of reading a table in another version than the registry's.
-
-        Also None if the application has a table to itself just now (TRUNCATE, ALTER TABLE): VENUS gives way.
+        Also returns None while a statement of the application holds a table exclusively (TRUNCATE, ALTER TABLE): VENUS
+        gives way. Raises SchemaChanged instead of reading a table in another version than the registry's.
         """
         ...

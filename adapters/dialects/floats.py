@@ -1,6 +1,6 @@
-"""The canonical text of floating-point numbers, for every dialect whose driver hands over numbers (change.proto). Pure.
+"""The canonical text of floating-point numbers, for every dialect whose driver returns numbers (change.proto). Pure.
 
-It is what PostgreSQL writes, so that a value compares equal as text at source, broker and target.
+It is the text that PostgreSQL writes, so that a value compares equal as text at source, broker and target.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The folders of the dialects. Imports little: every process that loads a split has to know how names are folded."""
+"""The folders of the dialects. Imports little, because every process that loads a split needs the case of names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIALECTS = {
 
 @cache
 def upper_case_names(dialect: str) -> bool:
-    """Whether a dialect's dictionary has unquoted names in upper case; False for a dialect that is not here."""
+    """Whether a dialect's dictionary stores unquoted names in upper case; False for an unknown dialect."""
     if dialect not in DIALECTS.values():
         return False
     return bool(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "UPPER_CASE_NAMES", False))

@@ -1,4 +1,7 @@
-"""Canonical texts as forms (see verifying.py), where it is not SQL that makes them. Pure."""
+"""The parts of a comparison that do not depend on the database: forms (see verifying.py) and conditions in SQL. Pure.
+
+Forms are written here where the database does not compute them. The conditions use only SQL that every database has.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from venus.model import LogicalType, TableSchema
 
 
 def key_forms(columns: Seq[Seq[Value]], schema: TableSchema) -> list[Key]:
-    """Return the keys of rows; `columns` are the key's, or begin with them."""
+    """Return the keys of rows; `columns` begin with the columns of the key."""
     types = [c.type for c in schema.wire_columns[: len(schema.key)]]
     texts = [bare(kind, column) for kind, column in zip(types, columns, strict=False)]
     return list(zip(*texts, strict=True))
 
 
 def bare(kind: LogicalType, values: Seq[Value]) -> list[str]:
-    """Return the forms of one column without lengths."""
+    """Return the forms of one column, without lengths."""
     match style_of(kind):
         case Style.HEX:
             return [NULL if v is None else v.hex() for v in values]  # type: ignore[union-attr]
@@ -49,12 +52,12 @@ ALWAYS, NEVER = "1 = 1", "1 = 0"
 
 
 def where_of(subject: Subject) -> str:
-    """Return the condition that a row is to be compared at all."""
+    """Return the condition that selects the rows to compare."""
     return f"({subject.where})" if subject.where else ALWAYS
 
 
 def range_condition(subject: Subject, key: str, part: Slice, buckets: Collection[int] | None) -> str:
-    """Return the condition that a row lies in these buckets of a range slice; None = all. `key` is SQL."""
+    """Return the condition for the rows in these buckets of a range slice; None = all buckets. `key` is SQL."""
     return f"{where_of(subject)} AND ({' OR '.join(_between(key, *r) for r in part.ranges(buckets)) or NEVER})"
 
 
@@ -64,7 +67,7 @@ def _between(key: str, low: int | None, high: int | None) -> str:
 
 
 class ReadsRows:
-    """A reader whose database is asked for no checksums: rows are read, and summed up by whoever compares."""
+    """A reader without checksums of the database: the caller reads the rows and computes the checksums itself."""
 
     pushes_down = False
 

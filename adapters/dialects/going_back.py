@@ -1,7 +1,7 @@
-"""Tells a session that its source was put back to a backup under it: the checkpoint row is not as it was left.
+"""Detection of a restore under a running session: the checkpoint row differs from the one that the session left.
 
-Where a restore ends every session nothing has to be told, because the next one asks the broker. A file that is copied
-back and a dump that is loaded end none, and the epoch may be the one that was in force at the backup as well.
+A restore that ends every session needs no detection, because the next session asks the broker. Copying a file back or
+loading a dump ends no session, and the restored epoch may equal the present one.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from venus.model import BatchNo
 
 
 class WentBack(DatabaseUnavailable):
-    """The source is not where this session left it: begin a new one, which reads everything again."""
+    """The source was restored to a backup: start a new session, which reads everything again."""
 
 
 class LeftAt:
-    """The newest batch that a session has found or left at its source."""
+    """The newest batch that a session has found or committed at its source."""
 
     def __init__(self) -> None:
         self._batch: BatchNo | None = None
 
     def at(self, batch: BatchNo) -> None:
-        """Take note of it."""
+        """Record the newest batch."""
         self._batch = batch
 
     def check(self, place: object, held: SourceState) -> None:
-        """Raise WentBack if the checkpoint row, which the caller holds, has another one."""
+        """Raise WentBack if the checkpoint row, which the caller has locked, names another batch."""
         if self._batch not in (None, held.last_batch):
             raise WentBack(f"{place}: its newest batch is {held.last_batch}, and was {self._batch}: it was restored")

@@ -1,8 +1,8 @@
-"""A table that halts because a row of it cannot travel: what the registry says of it, and when it is tried again.
+"""Tables that halt because a row cannot be carried: their reason in the registry, and when VENUS tries them again.
 
-The registry keeps it PAUSED, so cuts leave its log rows where they are. It is tried again by itself as soon as it has
-been written to, because that write may have corrected the row; and it is then read first in its cut, so that little of
-the other tables has to be taken back if the row is still there.
+The registry keeps such a table PAUSED, so cuts skip its log rows. VENUS tries it again as soon as it has been written
+to, because that write may have corrected the row. The next cut then reads it first, so that little of the other tables
+has to be taken back if the row is still there.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from venus.conditions import UNFIT as UNFIT
 from venus.conditions import UNREADABLE as UNREADABLE
 from venus.model import TableSchema
 
-#: What is said besides of a table whose triggers run as somebody who may not do what they do.
+#: Added to the reason of a table whose triggers run as a user without the privileges that they need.
 FAILING = "; until then its triggers fail the application's statements"
-#: What the reason of a table ends with that had missed changes before.
+#: The end of the reason of a table that had missed changes before.
 _MISSED = "; before that RESYNC: "
-#: Of what is said of a row: its key may be long.
+#: The longest description of a row: its key may be long.
 _WHY_CHARS = 1000
-#: A table that has halted more than once is tried again no sooner than so many times as long as the last try took.
+#: A table that has halted more than once is tried again after this multiple of the time that the last try took.
 RETRY_SHARE = 20
 
 
 class UnfitRow(Exception):
-    """A row that cannot be carried exactly, or not in one message; the text names key and column."""
+    """A row that cannot be carried exactly, or does not fit into one message; the text names key and column."""
 
 
 def reason_of(table: RegisteredTable, why: str) -> str:
-    """Return what the registry is to say of a table that halts."""
+    """Return the reason that the registry stores for a table that halts."""
     shown = why if len(why) <= _WHY_CHARS else f"{why[:_WHY_CHARS]}..."
     return _with_past(table, f"{UNFIT}{shown}")
 
 
 def unreadable_reason(table: RegisteredTable, way_out: str) -> str:
-    """Return what the registry is to say of a table that may not be read until somebody has done this."""
+    """Return the reason that the registry stores for a table that VENUS may not read until `way_out` has been run."""
     return _with_past(table, f"{UNREADABLE}it is captured again by itself after {way_out}")
 
 
@@ -49,17 +49,17 @@ def _with_past(table: RegisteredTable, reason: str) -> str:
 
 
 def is_halted(table: RegisteredTable) -> bool:
-    """Say whether a row has halted it; an operator's pause is none."""
+    """Whether a row has halted the table; an operator's pause does not count."""
     return table.state == "PAUSED" and table.reason.startswith(UNFIT)
 
 
 def is_unreadable(table: RegisteredTable) -> bool:
-    """Say whether it has halted because it may not be read."""
+    """Whether the table has halted because VENUS may not read it."""
     return table.state == "PAUSED" and table.reason.startswith(UNREADABLE)
 
 
 def state_before(table: RegisteredTable) -> tuple[str, str]:
-    """Return state and reason with which a halted table goes on: what it has missed it has still missed."""
+    """Return state and reason with which a halted table resumes: changes missed before the halt are still missed."""
     if is_leaving(table):
         return RELEASING, TRIGGERS_GONE
     _, missed, reason = table.reason.rpartition(_MISSED)
@@ -74,9 +74,9 @@ class _Halt:
 
 
 class Halts:
-    """Which tables have halted in this process' life, and how far their logs were then.
+    """The tables that have halted since this process started, and the extent of their logs at that time.
 
-    `extent` is a number that changes with every write to the table: of its log rows, or the highest of them.
+    `extent` changes with every write to the table: it is the number of its log rows, or the highest of their numbers.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -85,11 +85,11 @@ class Halts:
         self._began = 0.0
 
     def begin(self) -> None:
-        """Note that the reading of a table begins."""
+        """Record that the reading of a table begins."""
         self._began = self._monotonic()
 
     def halt(self, schema: TableSchema, extent: int, why: object, *, hint: str = "") -> TableHalts:
-        """Return what to raise for the table that is being read; `extent` is its log's in this snapshot."""
+        """Return the error to raise for the table that is being read; `extent` is that of its log in this snapshot."""
         now = self._monotonic()
         before = self._known.get(schema.table_id)
         count = before.count + 1 if before else 1
@@ -98,10 +98,10 @@ class Halts:
         return TableHalts(schema, str(why), hint=hint)
 
     def may_go_on(self, table_id: int, extent: int) -> bool:
-        """Whether to try a halted table again: written to since, or halted by an earlier process."""
+        """Whether to try a halted table again: it was written to since, or an earlier process halted it."""
         known = self._known.get(table_id)
         return known is None or (known.extent != extent and self._monotonic() >= known.not_before)
 
     def first(self, table_ids: Iterable[int]) -> list[int]:
-        """Return the tables of a cut in the order in which to read them: those that have halted before come first."""
+        """Return the tables of a cut in reading order: tables that have halted before come first."""
         return sorted(table_ids, key=lambda table_id: table_id not in self._known)

@@ -1,7 +1,7 @@
-"""Which change of a column's type keeps the canonical text of its values, and with it a key's record ids. Pure.
+"""Which changes of a column's type keep the canonical text of its values, and so the record ids of a key. Pure.
 
-"Keeps" means that the database either keeps every value as it is or refuses the change: a number that no longer fits
-is refused, digits behind the point and blanks at the end are altered silently. Every dialect asks this table.
+"Keeps" means that the database either keeps every value as it is or refuses the change. Databases refuse a number that
+no longer fits, but alter decimal places and trailing blanks silently. Every dialect uses this table.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def _any_width(_: LogicalType, __: LogicalType) -> bool:
 
 
 def _whole_numbers(before: LogicalType, now: LogicalType) -> bool:
-    """Say whether both are whole numbers; a decimal without a precision has the digits of each value."""
+    """Whether both are whole numbers; a decimal without a precision keeps the digits of each value."""
     return all(t.kind is Kind.INT or (t.precision > 0 and t.scale == 0) for t in (before, now))
 
 
 def _into_decimal(_: LogicalType, now: LogicalType) -> bool:
-    """Whole numbers get digits behind the point from a scale only."""
+    """Whether whole numbers stay without decimal places, which only a scale adds."""
     return now.scale == 0
 
 
@@ -37,7 +37,7 @@ def _same_scale(before: LogicalType, now: LogicalType) -> bool:
 
 
 def _more_digits(before: LogicalType, now: LogicalType) -> bool:
-    """Zeros at the end of a second's fraction are not part of the text; a shorter fraction is rounded."""
+    """Whether no fraction is rounded; trailing zeros of a fraction of a second are not part of the text."""
     return before.precision <= now.precision
 
 
@@ -46,7 +46,7 @@ def _same_length(before: LogicalType, now: LogicalType) -> bool:
 
 
 def _same_name(before: LogicalType, now: LogicalType) -> bool:
-    """Compare names without the width that is part of them. Bits of a fixed width are filled up with zeros."""
+    """Whether the names are equal apart from their width. Bits of a fixed width are padded with zeros."""
     fixed = before.name.startswith("bit") and not before.name.startswith("bit varying")
     return not fixed and _WIDTH.sub("", before.name) == _WIDTH.sub("", now.name)
 
@@ -55,7 +55,7 @@ def _same_elements(before: LogicalType, now: LogicalType) -> bool:
     return before.element is not None and now.element is not None and keeps_text(before.element, now.element)
 
 
-#: A change between two kinds that is not here does not keep the text.
+#: A change between two kinds that is not listed does not keep the text.
 RULES: dict[tuple[Kind, Kind], Rule] = {
     (Kind.INT, Kind.INT): _any_width,
     (Kind.INT, Kind.DECIMAL): _into_decimal,
@@ -81,7 +81,7 @@ def keeps_text(before: LogicalType, now: LogicalType) -> bool:
 
 
 def another_form(now: TableSchema, before: TableSchema) -> str:
-    """Return the first column of the key whose values have another text now, empty if none has."""
+    """Return the first key column whose values have another text now; empty if there is none."""
     types = {c.name: c.type for c in before.columns}
     for column in now.columns:
         if column.name in now.key and not keeps_text(types[column.name], column.type):
@@ -90,7 +90,7 @@ def another_form(now: TableSchema, before: TableSchema) -> str:
 
 
 def has_other_values(before: TableSchema, now: TableSchema) -> bool:
-    """Whether rows that were sent lack a value, or have another text of one: a new column, or another type or name."""
+    """Whether rows that were sent lack a value or have another text of one: a column is new, retyped or renamed."""
     known = {c.number: c for c in before.columns}
     return any(
         (was := known.get(c.number)) is None or was.name != c.name or not keeps_text(was.type, c.type)

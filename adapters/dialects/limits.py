@@ -1,4 +1,4 @@
-"""What bounds a row whatever database it comes from. Pure."""
+"""The limits of a row, independent of its database. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import numpy as np
 from venus.codec.packed import Packed
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 
-#: A row travels in one message, with its key, its place in the batch and at worst every table's description.
+#: A message carries the whole row with its key, its position in the batch and at worst every table's description.
 ROW_BYTES_MAX = MESSAGE_BYTES_MAX - (1 << 20)
 
 
 def too_large(nbytes: int) -> str:
-    """Say that a row cannot travel."""
+    """Describe a row that is too large to be carried."""
     return f"{nbytes / (1 << 20):.1f} MiB, a row can have {ROW_BYTES_MAX >> 20} MiB"
 
 
 def oversized(record_ids: Packed, rows: Packed) -> tuple[int, str] | None:
-    """Return the place of the first row that no message can carry, and what to say of it; None if all can travel."""
+    """Return index and description of the first row that no message can carry; None if all can be carried."""
     if len(record_ids.data) + len(rows.data) <= ROW_BYTES_MAX:
         return None
     sizes = record_ids.sizes.astype(np.int64) + rows.sizes

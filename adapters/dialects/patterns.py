@@ -1,6 +1,6 @@
-"""Lists of names with wildcards, as `tables` and `exclude` have them. Pure.
+"""Lists of name patterns with wildcards, as in the options `tables` and `exclude`. Pure.
 
-A list may have a name for each of thousands of tables: plain names are looked up, wildcards are one expression.
+A list may name each of thousands of tables: plain names are looked up in a set, wildcards form one expression.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class Patterns:
-    """A list of patterns, made once for any number of names."""
+    """A list of patterns, compiled once for any number of names."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         patterns = list(patterns)
@@ -23,7 +23,7 @@ class Patterns:
         self._wild = re.compile(wild) if wild else None
 
     def match(self, *names: str) -> bool:
-        """Whether one of the patterns chooses one of the names of a table."""
+        """Whether one of the patterns matches one of the names of a table."""
         if not self._plain.isdisjoint(names):
             return True
         return self._wild is not None and any(map(self._wild.match, names))
@@ -37,9 +37,9 @@ def exact_pattern(name: str) -> str:
 def choosing_nothing(
     patterns: Iterable[str], names: Iterable[Seq[str]], *, spelled: Callable[[str], str] = lambda pattern: pattern
 ) -> list[str]:
-    """Return the patterns that choose none of the tables, each with all of its names: most likely misspelt.
+    """Return the patterns that match none of the names of any table: most likely they are misspelt.
 
-    `spelled` gives a pattern the form in which the dialect compares it.
+    `spelled` converts a pattern into the form that the dialect compares.
     """
     known = {name for table in names for name in table}
 

@@ -1,9 +1,9 @@
-"""Conditions and index expressions of another make in PostgreSQL's words, or the reason why they have none. Pure.
+"""Translation of conditions and index expressions into PostgreSQL's SQL, or the reason why there is none. Pure.
 
-A check that would mean something else at the target is worse than none: it would halt a table over a row that the
-source has accepted, or accept one that the source would not. So only what is known to mean the same is turned, node
-by node of the parsed expression (sqlglot parses, nothing is left to its generator), with the columns' types in view.
-The text that comes out has the source's column names in double quotes, and nothing else in double quotes.
+A check that means something else at the target is worse than no check: it would halt a table at a row that the source
+has accepted, or accept a row that the source would refuse. So only expressions of certainly equal meaning are
+translated, node by node of the parsed tree and with the types of the columns in view. sqlglot only parses; its
+generator is not used. The resulting text quotes the source's column names with double quotes, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ISO_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?|\d\d:
 
 
 class NotPortableError(Exception):
-    """An expression has no certain equal in PostgreSQL; the text says why."""
+    """An expression without a certain equivalent in PostgreSQL; the text is the reason."""
 
 
 class ImpliedError(Exception):
@@ -29,19 +29,19 @@ class ImpliedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """How a source's expressions are parsed, and what in them means something else than in PostgreSQL."""
+    """How to parse the expressions of a source, and where their meaning differs from PostgreSQL's."""
 
     name: str  # of the grammar in sqlglot
     empty_is_null: bool = False  # '' is NULL
     like_ignores_case: bool = False
     folds_ascii_only: bool = False  # lower() and upper() leave other letters than A to Z
-    length_in_bytes: bool = False  # LENGTH counts bytes where it says so
+    length_in_bytes: bool = False  # LENGTH counts bytes where the parsed node is marked as binary
 
 
 def carry_check(
     name: str, text: str, grammar: Grammar, facts: Mapping[str, Fact], checks: list[Check]
 ) -> LeftOut | None:
-    """Add a check constraint to `checks`, or return what to tell people of one that is not carried."""
+    """Add a check constraint to `checks`, or return the record of one that is not carried."""
     try:
         checks.append(Check(name=name, sql=portable(text, grammar, facts)))
     except ImpliedError:
@@ -61,7 +61,7 @@ def _proposal(text: str, grammar: Grammar, facts: Mapping[str, Fact]) -> str:
 
 
 class Sort(Enum):
-    """What an expression yields, as far as comparing goes."""
+    """The sort of value that an expression yields, as far as comparisons are concerned."""
 
     NUMBER = "a number"
     TEXT = "text"
@@ -73,11 +73,11 @@ class Sort(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A column as comparisons at the source see it."""
+    """A column as comparisons at the source treat it."""
 
     name: str
     type: LogicalType
-    #: Texts are equal only if they are the same, character by character.
+    #: Two texts are equal only if all of their characters are.
     exact: bool = True
 
 
@@ -98,10 +98,10 @@ _SORTS = {
 
 
 def portable(text: str, grammar: Grammar, facts: Mapping[str, Fact], *, loose: bool = False) -> str:
-    """Return a condition in PostgreSQL's words.
+    """Return a condition in PostgreSQL's SQL. Raises NotPortableError.
 
-    `facts` are the columns by lower-case name; `loose` = take texts for equal only if they are the same, whatever the
-    source does (for a proposal to people). Raises NotPortableError.
+    `facts` are the columns by lower-case name. `loose` compares texts exactly even where the source does not, for a
+    proposal to the operator.
     """
     term = _translated(text, grammar, facts, loose=loose)
     if term.sort is not Sort.BOOL:
@@ -110,12 +110,12 @@ def portable(text: str, grammar: Grammar, facts: Mapping[str, Fact], *, loose: b
 
 
 def portable_term(text: str, grammar: Grammar, facts: Mapping[str, Fact]) -> str:
-    """Return an index expression in PostgreSQL's words. Raises NotPortableError."""
+    """Return an index expression in PostgreSQL's SQL. Raises NotPortableError."""
     return _translated(text, grammar, facts, loose=False).sql
 
 
 def _translated(text: str, grammar: Grammar, facts: Mapping[str, Fact], *, loose: bool) -> _Term:
-    # here: most tables have no expressions, and the parser is large
+    # imported here because the parser is large and most tables have no expressions
     import sqlglot
     from sqlglot.errors import SqlglotError
 
@@ -127,7 +127,7 @@ def _translated(text: str, grammar: Grammar, facts: Mapping[str, Fact], *, loose
 
 
 class _Translator:
-    """One expression; a method per kind of node, by its class name in sqlglot."""
+    """Translator of one expression, with one method for each class of nodes in sqlglot."""
 
     def __init__(self, grammar: Grammar, facts: Mapping[str, Fact], *, loose: bool) -> None:
         self._grammar = grammar
@@ -156,7 +156,7 @@ class _Translator:
             "Lower": partial(self._folded, "lower"),
             "Upper": partial(self._folded, "upper"),
             "Coalesce": self._coalesce,
-            "Introducer": lambda node: self.term(node.expression),  # says in which alphabet a constant is
+            "Introducer": lambda node: self.term(node.expression),  # names the character set of a constant
             "Anonymous": self._function,
         }
 
@@ -183,7 +183,7 @@ class _Translator:
             raise NotPortableError("'' is NULL at the source")
         return _Term("'" + node.this.replace("'", "''") + "'", Sort.LITERAL)
 
-    # -- truth -----------------------------------------------------------------------------------------------------
+    # -- booleans -----------------------------------------------------------------------------------------------------
 
     def _truth(self, node: object) -> _Term:
         term = self.term(node)
@@ -206,7 +206,7 @@ class _Translator:
             raise NotPortableError("IS with something else than NULL")
         return _Term(f"({self.term(node.this).sql} IS NULL)", Sort.BOOL)
 
-    # -- comparing -------------------------------------------------------------------------------------------------
+    # -- comparisons -------------------------------------------------------------------------------------------------
 
     def _comparison(self, operator: str, node) -> _Term:  # type: ignore[no-untyped-def]
         equality = operator in ("=", "<>", "IS NOT DISTINCT FROM")
@@ -214,7 +214,7 @@ class _Translator:
         return _Term(f"{left.sql} {operator} {right.sql}", Sort.BOOL)
 
     def _comparable(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
-        """Return both sides as PostgreSQL can compare them like the source, or raise."""
+        """Return both sides so that PostgreSQL compares them as the source does. Raises NotPortableError."""
         sorts = {left.sort, right.sort}
         if Sort.LITERAL in sorts and left.sort is not right.sort:
             return self._with_literal(left, right, equality=equality)
@@ -226,13 +226,13 @@ class _Translator:
             return left, right
         if sorts == {Sort.TEXT} and equality:
             return self._exact(left), self._exact(right)
-        raise NotPortableError(f"{left.sql} and {right.sql} are not compared in one way everywhere")
+        raise NotPortableError(f"databases compare {left.sql} and {right.sql} in different ways")
 
     def _with_literal(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
         value, literal = (right, left) if left.sort is Sort.LITERAL else (left, right)
         if value.sort is Sort.TEXT:
             if not equality:
-                raise NotPortableError("it orders texts, and every database has an order of its own")
+                raise NotPortableError("it orders texts, and every database has its own order")
             self._exact(value)
         elif value.sort is not Sort.MOMENT or not _ISO_MOMENT.fullmatch(literal.sql[1:-1]):
             raise NotPortableError(f"{value.sql} is {value.sort.value} and is compared with {literal.sql}")
@@ -240,12 +240,12 @@ class _Translator:
 
     def _exact(self, term: _Term) -> _Term:
         if not term.exact:
-            raise NotPortableError(f"the source takes texts of {term.sql} for equal that are not the same")
+            raise NotPortableError(f"the source treats different texts of {term.sql} as equal")
         return term
 
     def _in(self, node) -> _Term:  # type: ignore[no-untyped-def]
         if node.args.get("query") is not None or not node.expressions:
-            raise NotPortableError("it asks another table")
+            raise NotPortableError("it queries another table")
         value = self.term(node.this)
         listed = [self._comparable(value, self.term(each), equality=True)[1].sql for each in node.expressions]
         return _Term(f"{value.sql} IN ({', '.join(listed)})", Sort.BOOL)
@@ -258,12 +258,12 @@ class _Translator:
     def _like(self, node) -> _Term:  # type: ignore[no-untyped-def]
         value, pattern = self.term(node.this), self.term(node.expression)
         if self._grammar.like_ignores_case:
-            raise NotPortableError("LIKE takes upper and lower case for the same at the source")
+            raise NotPortableError("LIKE ignores the case of letters at the source")
         if value.sort is not Sort.TEXT or pattern.sort is not Sort.LITERAL or "\\" in pattern.sql:
             raise NotPortableError("LIKE with something else than a column and a plain pattern")
         return _Term(f"{self._exact(value).sql} LIKE {pattern.sql}", Sort.BOOL)
 
-    # -- reckoning -------------------------------------------------------------------------------------------------
+    # -- arithmetic -------------------------------------------------------------------------------------------------
 
     def _number(self, node: object, shape: str) -> _Term:
         term = self.term(node)
@@ -311,7 +311,7 @@ class _Translator:
 
 
 def _as_truth(term: _Term) -> _Term:
-    """Return 0 and 1 as what a boolean column is compared with."""
+    """Return 0 and 1 as the constants that a boolean column is compared with."""
     if term.sort is Sort.BOOL:
         return term
     if term.sql not in ("0", "1"):

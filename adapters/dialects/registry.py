@@ -1,8 +1,8 @@
-"""Which databases can be a source, by the scheme of their URL.
+"""The databases that can be a source, by the scheme of their URL.
 
-Adding one = a folder with a module `source` that has `open_source(settings)` and a module `survey` (surveying.py), a
-line in `folders.py`, and a pass through the conformance suite. A driver is imported only when its database is asked
-for.
+A new dialect needs a folder with a module `source` that defines `open_source(settings)` and a module `survey`
+(surveying.py), a line in `folders.py`, and a pass through the conformance suite. A driver is imported only when its
+database is used.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class _Asked(Protocol):
 
 
 def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -> Source:
-    """Connect to the source that `[source] url` names; `type_map`: what `--type-map` asks for."""
+    """Connect to the source that `[source] url` names; `type_map` is the value of `--type-map`."""
     dialect = dialect_of(settings.source.url.get_secret_value())
     if settings.source.mode == "inline" and Option.INLINE not in options_of(dialect):
-        hint = f"it is there for {_with(Option.INLINE)}; elsewhere leave out --mode and [source] mode"
+        hint = f"it is available for {_with(Option.INLINE)}; elsewhere omit --mode and [source] mode"
         raise ConfigError(f"[source] mode: inline is not available for {dialect}", hint=hint)
     for option, given in (("[source.type_map]", settings.source.type_map), ("--type-map", type_map)):
         if given and Option.TYPE_MAP not in options_of(dialect):
@@ -54,7 +54,7 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
 
 
 def survey(settings: Settings, asked: Asked) -> Survey:
-    """Look at the source that `[source] url` names, before or after an installation. Reads only."""
+    """Survey the source that `[source] url` names, before or after an installation. Reads only."""
     dialect = dialect_of(settings.source.url.get_secret_value())
     return cast(Surveyor, _module(dialect, "survey")).survey(settings, asked)
 
@@ -71,14 +71,14 @@ def _module(dialect: str, name: str) -> object:
 
 
 def adopt(source: Source, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Go on after an installation by hand. Raises ConfigError where the dialect installs by itself only."""
+    """Complete an installation that was run by hand. Raises ConfigError for a dialect without this option."""
     if Option.ADOPT not in options_of(source.name):
         raise ConfigError(f"--adopt is not available for {source.name}", hint=f"it is for {_with(Option.ADOPT)}")
     return cast(_Adopts, source).adopt(include, exclude)
 
 
 def options_of(dialect: str) -> frozenset[Option]:
-    """Return what may be asked of a dialect beyond the usual; asked before its driver is imported."""
+    """Return the optional features of a dialect, without importing its driver."""
     package = import_module(f"venus.adapters.dialects.{dialect}")
     return cast(frozenset[Option], getattr(package, "OPTIONS", frozenset()))
 
@@ -88,7 +88,7 @@ def _with(option: Option) -> str:
 
 
 def dialect_of(url: str) -> str:
-    """Return the dialect's folder for a URL. The URL itself never appears in a message: it holds a password."""
+    """Return the dialect's folder for a URL. The URL never appears in a message, because it contains a password."""
     known = ", ".join(f"{scheme}://" for scheme in DIALECTS)
     if not url:
         raise ConfigError("no source is configured", hint=f"set [source] url to a URL of {known}")

@@ -1,8 +1,9 @@
-"""A table that is taken out of capture while the others go on: its states, and what the registry says of it.
+"""Taking one table out of capture while the others stay captured: its states and its reasons in the registry.
 
-First its triggers go: from then on the application meets nothing of VENUS there, and its log is captured to its end.
-Then the log goes too, and the table is RELEASED: it has a row in the registry and nothing else. The row keeps number
-and version, which the broker and the targets know it by; so it can come back, and is then read as a whole.
+First VENUS removes the triggers: from then on the application runs no code of VENUS for that table, and VENUS captures
+its log to the end. Then VENUS removes the log, and the table is RELEASED: only its row in the registry is left. The row
+keeps number and version, by which broker and targets know the table. So the table can be captured again, and is then
+read completely.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from venus.errors import Refused
 
 #: Why a table is RELEASING.
 TRIGGERS_GONE = "its triggers are removed, and what is in its log is still to be captured"
-#: Why a table is RELEASED after somebody else has run the script.
+#: Why a table is RELEASED after a DBA has run the script.
 BY_SCRIPT = "taken out of capture by a script"
-#: What the reason of a table ends with that halted at a row while it was RELEASING.
+#: The end of the reason of a table that halted at a row while it was RELEASING.
 HALTED_ON_THE_WAY = "; it is being taken out of capture"
 
 
 def is_leaving(table: RegisteredTable) -> bool:
-    """Say whether a table is on its way out: that its triggers are gone is no accident."""
+    """Whether a table is being taken out of capture, so that its triggers are missing on purpose."""
     return table.state == RELEASING or (table.state == "PAUSED" and table.reason.endswith(HALTED_ON_THE_WAY))
 
 
@@ -37,7 +38,7 @@ def places_of(tables: Iterable[RegisteredTable], table_ids: Iterable[int]) -> Ma
 
 
 def refuse_written(places: Mapping[int, str], written: Iterable[int]) -> None:
-    """Raise Refused for a table whose triggers are there: without its log the application's statements would fail."""
+    """Raise Refused for a table that has triggers: without its log the application's statements would fail."""
     for table_id in sorted(places.keys() & set(written)):
-        why = f"{places[table_id]} has triggers again: somebody has installed them meanwhile"
+        why = f"{places[table_id]} has triggers again: they were installed in the meantime"
         raise Refused(why, hint=f"`venus uninstall-triggers {places[table_id]}` once more")

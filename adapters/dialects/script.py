@@ -1,4 +1,4 @@
-"""The script that `--dry-run` prints, for databases whose clients need no more than semicolons. Pure."""
+"""The script that `--dry-run` prints, for databases whose clients need only semicolons. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTHING = "-- nothing to do\n"
 
 
 def plain_script(steps: Seq[InstallStep], *, removal: bool) -> str:
-    """Return the statements, each with its purpose; what is there already is named only."""
+    """Return the statements, each with its purpose; of existing objects only the purpose."""
     open_steps = [step for step in steps if not step.exists]
     if not open_steps:
         return NOTHING
@@ -26,9 +26,11 @@ def _paragraphs(steps: Seq[InstallStep]) -> Iterator[str]:
 
 
 def purpose_of(step: InstallStep) -> str:
-    """Return the remark in front of a statement. Raises Refused for a name that would end the line."""
+    """Return the comment in front of a statement. Raises Refused for a name that would end the line."""
     if not (step.table + step.what).isprintable():
         shown = "".join(c if c.isprintable() else "?" for c in step.table)
-        raise Refused(f"{shown}: its name has a control character", hint="no script can hold it: install by VENUS")
+        raise Refused(
+            f"{shown}: its name has a control character", hint="no script can contain it: let VENUS install itself"
+        )
     table = f"{step.table}: " if step.table else ""
     return f"-- {table}{step.what}{' (exists, unchanged)' if step.exists else ''}\n"

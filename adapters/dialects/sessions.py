@@ -1,22 +1,22 @@
-"""Somebody else's session at a database, as a sentence says it: who, since when, at what; no values. Pure."""
+"""The description of another session at a database, without the values of its statement. Pure."""
 
 from __future__ import annotations
 
 import re
 
-#: How much of a statement is shown.
+#: The longest part of a statement that is shown.
 _QUERY_CHARS = 80
-#: Texts and numbers: a row's values are nobody's business here.
+#: Texts and numbers, which may be confidential values of a row.
 _VALUES = re.compile(r"\$(\w*)\$.*?\$\1\$|'(?:[^'\\]|''|\\.)*(?:'|$)|(?<![\w\"`])\d[\d.]*", re.DOTALL)
 
 
 def session_text(number: int | str, *facts: str, query: str = "") -> str:
-    """Name a session by its number and what else is known of it."""
+    """Describe a session by its number and further facts."""
     shown = without_values(query)
     return f"session {number} ({', '.join(filter(None, facts))}{f': {shown}' if shown else ''})"
 
 
 def without_values(query: str) -> str:
-    """Return the beginning of a statement, its values left out."""
+    """Return the beginning of a statement, with its values masked."""
     text = " ".join(_VALUES.sub("?", query).split())
     return text if len(text) <= _QUERY_CHARS else f"{text[:_QUERY_CHARS]}..."

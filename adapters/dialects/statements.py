@@ -1,6 +1,6 @@
-"""SQL in files of its own, which a DBA can read: named blocks, headed `-- name --`. Every dialect has its own loader.
+"""SQL in separate files that a DBA can read: named blocks, headed `-- name --`. Every dialect has its own loader.
 
-What goes into a block is SQL already, quoted by the caller; a part that is not given is a KeyError, not a hole.
+The parts of a block are SQL that the caller has quoted; a missing part raises KeyError.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 
 _PART = re.compile(r"\{(\w+)\}")
 _HEAD = re.compile(r"^-- (\w+) --$", re.MULTILINE)
-#: How a PL/SQL block ends; its semicolon is part of it, that of a statement is not.
+#: The end of a PL/SQL block. Its semicolon belongs to the block; that of a statement does not.
 BLOCK_END = "END;"
 
 
@@ -20,7 +20,7 @@ class Statements:
     """The .sql files of one package."""
 
     def __init__(self, package: str, *, block_end: str = "") -> None:
-        """`block_end`: what a text ends with whose last semicolon has to stay."""
+        """`block_end`: the end of a text that keeps its last semicolon."""
         self._package = package
         self._block_end = block_end
         self._read: dict[str, dict[str, str]] = {}
@@ -34,7 +34,7 @@ class Statements:
         return files(self._package)
 
     def blocks(self, file: str) -> dict[str, str]:
-        """Return every block of a file by its name, without the remarks."""
+        """Return every block of a file by its name, without the comments."""
         if file not in self._read:
             parts = _HEAD.split((self._folder / f"{file}.sql").read_text(encoding="utf-8"))
             named = zip(parts[1::2], parts[2::2], strict=True)
@@ -42,7 +42,7 @@ class Statements:
         return self._read[file]
 
     def _plain(self, body: str) -> str:
-        """Drop the remarks: they are for the reader, and would travel and be stored with every statement."""
+        """Drop the comments, which the database would otherwise receive and store with every statement."""
         lines = (line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("--"))
         text = "\n".join(lines)
         return text if self._block_end and text.endswith(self._block_end) else text.removesuffix(";")

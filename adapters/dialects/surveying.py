@@ -1,7 +1,7 @@
-"""What a survey of a source says, for `venus assess`: figures of the database's own, and a small sample of the rows.
+"""The survey of a source for `venus assess`: the database's own figures and a small sample of the rows.
 
-Each dialect has a module `survey` with `survey(settings, asked)`. It opens a session of its own and reads only. What
-the database does not know is None here and named in `unknown`, never made up.
+Each dialect has a module `survey` with `survey(settings, asked)`. It opens its own session and only reads. A figure
+that the database does not know is None and named in `unknown`; VENUS never invents one.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from typing import Any, Protocol
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.config import Settings
 
-#: Of each table, at most.
+#: The largest sample of one table.
 SAMPLE_ROWS = 2_000
 SAMPLE_BYTES = 4 << 20
-#: Of all tables together: the largest come first, and what is left is estimated from the others.
+#: The time for all tables together: the largest are sampled first, and the rest is estimated from them.
 SAMPLE_S = 20.0
-#: What stands in front of a value on its way: a tag and a length.
+#: A tag and a length precede every value in a message.
 _VALUE_HEAD_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What a dialect costs on the machine of the bench (bench/forecast.py)."""
+    """The costs of a dialect on the machine of the benchmarks (bench/forecast.py)."""
 
-    #: Reading one row in a fill: a row of no values, each value of it, each KiB of its values.
+    #: To read one row in a fill: for the row itself, for each of its values, for each KiB of its values.
     row_us: float
     value_us: float
     kib_us: float
-    #: What the triggers add to one changed row, in the application's own transaction.
+    #: The time that the triggers add to each changed row, in the application's transaction.
     trigger_us: float
-    #: A row of a log table with its index, without the key.
+    #: The size of a row of a log table with its index, without the key.
     log_row_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Some rows as they were read: how many, their bytes as text, how long the database took."""
+    """A sample of rows: their number, their bytes as text, and the time that the database took."""
 
     rows: int
     nbytes: int
@@ -54,12 +54,12 @@ class Size:
     namespace: str
     name: str
     rows: int | None
-    counted: bool  # else it is the database's estimate
+    counted: bool  # False: `rows` is the database's estimate
     data_bytes: int | None = None
     index_bytes: int | None = None
-    #: Of `data_bytes`: large values that the sample does not hold.
+    #: The part of `data_bytes` in large values, which the sample does not contain.
     large_bytes: int = 0
-    #: Rows inserted, updated and deleted, and in how many seconds.
+    #: The number of rows inserted, updated and deleted, and the seconds in which this happened.
     changes: int | None = None
     over_s: float = 0.0
     sample: Sample | None = None
@@ -72,11 +72,11 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a survey is asked for."""
+    """The options of a survey."""
 
     include: Seq[str]
     exclude: Seq[str]
-    #: Count the rows instead of believing statistics.
+    #: Count the rows instead of using statistics.
     count_rows: bool = False
     sample_s: float = SAMPLE_S
     monotonic: Callable[[], float] = field(default=time.monotonic)
@@ -84,7 +84,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """One survey."""
+    """The result of a survey."""
 
     server: str
     pace: Pace
@@ -92,27 +92,27 @@ class Survey:
     numberings: tuple[Numbering, ...]
     #: Views, procedures, triggers, jobs: what VENUS does not carry.
     others: tuple[OtherObject, ...]
-    #: Figures that cannot be had here, each with its reason or the way to have it.
+    #: Figures that are not available, each with its reason or the way to get it.
     unknown: tuple[str, ...] = ()
 
 
 class Surveyor(Protocol):
-    """What a dialect's module `survey` offers."""
+    """The interface of a dialect's module `survey`."""
 
     def survey(self, settings: Settings, asked: Asked) -> Survey:
-        """Look at a source before anything is installed there. Reads only."""
+        """Survey a source, also before an installation. Reads only."""
         ...
 
 
 class Sampler:
-    """Takes samples as long as there is time."""
+    """Sampler of tables within a limited time."""
 
     def __init__(self, asked: Asked) -> None:
         self._monotonic = asked.monotonic
         self._until = asked.monotonic() + asked.sample_s
 
     def take(self, read: Callable[[], tuple[int, int]]) -> Sample | None:
-        """Read some rows, which `read` counts and weighs; None when the time is used up."""
+        """Time `read`, which reads some rows and returns their number and bytes; None when the time is used up."""
         started = self._monotonic()
         if started >= self._until:
             return None
@@ -121,7 +121,7 @@ class Sampler:
 
 
 def weighed(rows: Iterable[Seq[Any]]) -> tuple[int, int]:
-    """Return how many rows there are and what their values weigh as they travel; stops at what a sample may hold."""
+    """Return the number of rows and the bytes of their values in a message; stop at the size of a sample."""
     count = nbytes = 0
     for row in rows:
         count += 1
@@ -142,5 +142,5 @@ def _weight(value: Any) -> int:
 
 
 def largest_first(sizes: Iterable[Size]) -> list[Size]:
-    """Return tables in the order in which to sample them."""
+    """Return tables in sampling order."""
     return sorted(sizes, key=lambda size: (-(size.data_bytes or 0), -(size.rows or 0), size.qualified))

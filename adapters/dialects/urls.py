@@ -1,4 +1,4 @@
-"""The URL of a database, as somebody has written it: taken apart, or refused without a piece of it in the message."""
+"""Parsing of database URLs; an error message never contains a part of the URL."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import sqlalchemy as sa
 
 from venus.errors import ConfigError
 
-#: What is most often wrong with a URL that is none.
-VARIABLE = "variables are not filled in: set VENUS_SOURCE__URL or VENUS_TARGETS__NAME__URL instead"
+#: The two most frequent mistakes.
+VARIABLE = "variables are not expanded: set VENUS_SOURCE__URL or VENUS_TARGETS__NAME__URL instead"
 _PERCENT = "in a password write @ as %40 and % as %25"
 
 
 def taken_apart(url: str, option: str, form: str) -> sa.URL:
-    """Return the parts; `option` is where it stands, `form` what it looks like. Raises ConfigError."""
+    """Return the parts of a URL; `option` names its place, `form` its expected form. Raises ConfigError."""
     advice = VARIABLE if url.startswith("$") else _PERCENT
     refused = ConfigError(f"{option} is not a database URL", hint=f"{form}; {advice}")
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        # from None: these messages repeat the URL, or the part of it that is no port
+        # from None: these messages contain the URL, or the part of it that is no port
         raise refused from None
-    if "@" in (parsed.host or ""):  # the rest of a password, which every message would show
+    if "@" in (parsed.host or ""):  # the rest of a password, which every message would contain
         raise refused
     return parsed
 

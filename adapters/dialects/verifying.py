@@ -1,10 +1,10 @@
-"""What verification asks of a database: bucket checksums, the rows behind them, and what still waits in the log.
+"""The contract of verification: bucket checksums, the rows behind them, and the keys that still wait in the log.
 
-Optional: a dialect that offers it has a module `verify` with `open_reader(settings)`. A reader holds one snapshot at a
-time, between `begin` and `end`. Its method is the usual one of the field (data-diff, Veridata; spark.md 3): checksums
-are computed where the rows are, and only differing buckets are looked into. A row's checksum is 60 bits of a digest
-over one text per column, its *form*; every dialect writes the forms that `style_of` asks for, and what does not come
-out as the same text is noticed by calibration and compared row by row instead.
+Optional: a dialect that supports it has a module `verify` with `open_reader(settings)`. A reader holds one snapshot at
+a time, between `begin` and `end`. The method is the usual one (data-diff, Veridata; spark.md 3): databases compute
+checksums where the rows are, and only differing buckets are examined. The checksum of a row is 60 bits of a digest over
+one text per column, the *form* of the value. Every dialect writes the forms that `style_of` prescribes. Calibration
+detects columns whose forms differ; those are compared row by row instead.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from venus.config import Settings
 from venus.errors import Refused
 from venus.model import Kind, LogicalType, Sequence, TableSchema
 
-#: Between the forms of a row, and instead of a NULL; a form that can hold any text is preceded by its length in bytes.
+#: The separator of a row's forms, and the form of NULL. The length in bytes precedes a form that can be any text.
 SEPARATOR, NULL = "\x1f", "\x1e"
-#: The leading hexadecimal digits of a digest that count: 60 bits fit a signed number of 64 in every database.
+#: The number of leading hexadecimal digits used of a digest: 60 bits fit a signed number of 64 bits in every database.
 HEX_DIGITS = 15
 
-#: A key in its forms, without lengths: how a row is named on both sides.
+#: The forms of a key, without lengths: they identify a row on both sides.
 Key = tuple[str, ...]
 
 
 class Style(Enum):
-    """How a canonical text becomes a form."""
+    """The conversion of a canonical text into a form."""
 
     PLAIN = "the canonical text"
     NUMBER = "without zeros at the end of the fraction"
-    PADDED = "without blanks at the end, behind its length"
-    FREE = "behind its length"
+    PADDED = "without trailing blanks, preceded by its length"
+    FREE = "preceded by its length"
     HEX = "hexadecimal"
 
 
@@ -61,23 +61,23 @@ def style_of(logical: LogicalType) -> Style:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One table as it is compared; the same for both sides."""
+    """One table to compare; the same for both sides."""
 
     schema: TableSchema
-    where: str = ""  # a condition in SQL that both databases understand
+    where: str = ""  # a condition in SQL that both databases accept
     digest: str = "md5"  # or sha256
     predicate: str = ""  # which of its rows the target gets; empty = every row
 
 
 class AnotherTable(SchemaChanged):
-    """What the source has under a table's name is not what is captured, if it has anything there at all."""
+    """The table of this name at the source is not the captured one, or does not exist."""
 
     @classmethod
     def instead_of(cls, subject: Subject) -> AnotherTable:
         """Return the error that names the table."""
         return cls(
-            f"{subject.schema.qualified} is not at the source as it is captured: it was altered, dropped or renamed; "
-            "`venus status` says what to do once `venus sync` has seen it"
+            f"{subject.schema.qualified} at the source is not the captured table: it was altered, dropped or renamed; "
+            "`venus status` says what to do once `venus sync` has noticed the change"
         )
 
 
@@ -85,9 +85,9 @@ class AnotherTable(SchemaChanged):
 class Slice:
     """A part of a table in buckets: by ranges of the leading key column, or (`step` 0) the whole table by key digest.
 
-    Ranges are contiguous, so that a differing bucket is read through the key's index, and rows that change together
-    are in few of them. `low` and `high` bound the rows (None = open); what lies outside of the planned
-    `origin .. origin + step * buckets` falls into the first or last bucket.
+    Ranges are contiguous, so that a differing bucket is read through the key's index and rows that change together
+    share a few buckets. `low` and `high` bound the rows (None = open). Rows outside of the planned
+    `origin .. origin + step * buckets` belong to the first or the last bucket.
     """
 
     number: int = 0
@@ -96,16 +96,16 @@ class Slice:
     origin: int = 0
     step: int = 0
     buckets: int = 1
-    #: Only buckets below this are compared: a sample of a table that is taken whole.
+    #: Only buckets below this number are compared: a sample of a table in a single slice.
     sampled: int = 0
 
     @property
     def end(self) -> int:
-        """The last key that has a place of its own."""
+        """The last key of the planned ranges."""
         return self.origin + self.step * self.buckets - 1
 
     def ranges(self, buckets: Collection[int] | None) -> list[tuple[int | None, int | None]]:
-        """Return the key ranges [low, high) of these buckets, None = all; neighbours are joined."""
+        """Return the key ranges [low, high) of these buckets, None = all; adjacent ranges are merged."""
         if buckets is None:
             return [(self.low, self.high)]
         found: list[tuple[int | None, int | None]] = []
@@ -119,34 +119,34 @@ class Slice:
         return found
 
 
-#: Bucket -> how many rows, and the sum of their checksums.
+#: Bucket -> number of rows, sum of their checksums.
 Buckets = dict[int, tuple[int, int]]
 
 
 class Reader(Protocol):
     """One session at a database that is compared; used by one thread."""
 
-    #: Whether the database computes checksums; if not, rows are read and the checksums computed here.
+    #: Whether the database computes checksums; otherwise the adapter reads the rows and computes them.
     pushes_down: bool
 
     def close(self) -> None: ...
 
     def begin(self, subject: Subject) -> None:
-        """Open a snapshot in which the table cannot be truncated under our eyes. Raises SchemaChanged."""
+        """Open a snapshot during which the table cannot be truncated. Raises SchemaChanged."""
         ...
 
     def end(self) -> None:
-        """Let the snapshot go."""
+        """Close the snapshot."""
         ...
 
     def estimate(self, subject: Subject) -> int:
-        """Return about how many rows there are."""
+        """Return the approximate number of rows."""
         ...
 
     def cuts(self, subject: Subject, rows: int) -> list[int]:
-        """Return every so-many-th value of the leading key column, with the first and the last; [] for no rows.
+        """Return every `rows`-th value of the leading key column, with the first and the last; [] for no rows.
 
-        Asked only where that column is of Kind.INT.
+        Called only if that column is of Kind.INT.
         """
         ...
 
@@ -157,41 +157,41 @@ class Reader(Protocol):
         ...
 
     def forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
-        """Return key, checksum and the forms of each column: what calibration looks at."""
+        """Return key, checksum and the forms of each column, for calibration."""
         ...
 
     def scan(
         self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
     ) -> Iterator[TableChanges]:
-        """Read rows: of a range slice those in the buckets, of a whole table all. `rows_max` 0 = no limit."""
+        """Read the rows in the buckets of a range slice, or all rows of a whole table. `rows_max` 0 = no limit."""
         ...
 
     def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
-        """Read the rows that have these keys; rows whose keys only compare equal may come along."""
+        """Read the rows with these keys; rows whose keys only compare as equal may be included."""
         ...
 
 
 class SourceReader(Reader, Protocol):
-    """A reader of the source: it also knows what has not been captured yet."""
+    """A reader of the source, which also reads what has not been captured yet."""
 
     def tables(self) -> list[RegisteredTable]: ...
 
     def next_sequence(self) -> Sequence:
-        """Return the checkpoint row's next Sequence as the snapshot shows it.
+        """Return the next Sequence of the checkpoint row in this snapshot.
 
         Every change that the snapshot shows is in a batch below it, or its key is in the log (`waiting`).
         """
         ...
 
     def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
-        """Return those of the keys that the log names in this snapshot; all of them if it names the whole table."""
+        """Return those keys that are in the log in this snapshot; all of them if the log names the whole table."""
         ...
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
-        """Write these keys into the log, as if the application had changed their rows; in one transaction.
+        """Write these keys into the log in one transaction, as if the application had changed their rows.
 
-        The next cut then reads the rows as they are and ships them, or their absence, with new Sequences: the
-        ordinary, ordered path, in which a change made meanwhile by anybody else is simply what is read.
+        The next cut then reads the present rows and ships them, or their absence, with new Sequences. This is the
+        ordinary, ordered path: it includes every change that other sessions make in the meantime.
         """
         ...
 

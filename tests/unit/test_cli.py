@@ -189,7 +189,7 @@ def test_a_url_that_is_none_is_named_by_its_line_or_variable(
     assert said.startswith(f"venus: venus.toml:{line}: {says}")
     assert "hunter" not in said
     assert ("%40" in said) == ("is not a database" in said and "$" not in url)
-    assert ("variables are not filled in: set VENUS_" in said) == ("$" in url)
+    assert ("variables are not expanded: set VENUS_" in said) == ("$" in url)
 
     (tmp_path / "venus.toml").write_text(text)
     variable = f"VENUS_{option.upper().replace('.', '__')}"

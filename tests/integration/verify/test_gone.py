@@ -25,12 +25,12 @@ def test_a_table_that_was_dropped_is_named_with_the_way_out(sample: Sample) -> N
 
     name, why = reason(sample)
     assert why == (
-        f"{name} is not at the source as it is captured: it was altered, dropped or renamed; "
-        "`venus status` says what to do once `venus sync` has seen it"
+        f"{name} at the source is not the captured table: it was altered, dropped or renamed; "
+        "`venus status` says what to do once `venus sync` has noticed the change"
     )
 
     way.start("capture")
-    way.until(lambda: "as it is captured" not in reason(sample)[1], "capture to see it")
+    way.until(lambda: "is not the captured table" not in reason(sample)[1], "capture to see it")
     assert reason(sample)[1].startswith(
         f"it is not at the source any more: `venus uninstall-triggers {name}` takes it out of capture; "
     )

@@ -57,8 +57,8 @@ def test_what_means_the_same_is_turned(grammar: Grammar, text: str, expected: st
 @pytest.mark.parametrize(
     ("grammar", "text", "why"),
     [
-        (MYSQL, "`loose` = 'a'", "takes texts"), (SQLITE, "state > 'a'", "orders texts"),
-        (SQLITE, "state like 'a%'", "upper and lower case"), (ORACLE, "STATE <> ''", "'' is NULL"),
+        (MYSQL, "`loose` = 'a'", "treats different texts"), (SQLITE, "state > 'a'", "orders texts"),
+        (SQLITE, "state like 'a%'", "ignores the case"), (ORACLE, "STATE <> ''", "'' is NULL"),
         (SQLITE, "n / 2 = 1", "something else"), (SQLITE, "n in (select 1)", "another table"),
         (SQLITE, "missing = 1", "not a column"), (SQLITE, "((", "parsed"), (SQLITE, "n", "no truth value"),
         (SQLITE, "n and ok", "wants a truth value"), (SQLITE, "n = '1'", "compared with"),
