@@ -1,4 +1,4 @@
--- What the adapter says while it runs, for a table of every type.
+-- The statements of the running adapter, for a table of every type.
 BEGIN EXECUTE IMMEDIATE 'ALTER SESSION SET CURRENT_SCHEMA = "' || USER || '"'; END;
 /
 

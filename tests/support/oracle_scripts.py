@@ -38,7 +38,7 @@ ROWS, CLUSTER, INLINE = Options(), Options(cluster=True), Options(inline=True)
 NO_KEY = Keyed(owner="APP", name="NOKEY", key=())
 _TYPES_HEAD = """# Oracle's types
 
-Made from the code that does it (`python -m tests.support.oracle_scripts`); a test compares the two.
+Generated from the code (`python -m tests.support.oracle_scripts`); a test compares the two.
 
 """
 
@@ -73,8 +73,8 @@ def statements(version: Version, options: Options = ROWS) -> list[str]:
 
 
 _ASKED = """
-What `[source.type_map]` (`"APP.STUDENT.ACTIVE" = "boolean"`) and `--type-map APP.STUDENT.ACTIVE=boolean` can ask for
-instead, by column, in a key where it says so; `usual` is the way of the table above:
+`[source.type_map]` (`"APP.STUDENT.ACTIVE" = "boolean"`) and `--type-map APP.STUDENT.ACTIVE=boolean` can request the
+following types by column, in a key where the remarks allow it; `usual` is the mapping of the table above:
 
 """
 _SWITCHES = Path(__file__).with_name("oracle_switches.md").read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ def files() -> dict[str, str]:
     """Return every generated file of docs/oracle by name."""
     found = {f"install-{v.name}.sql": script_of(v, ROWS) for v in VERSIONS}
     found["install-19c-rac.sql"] = script_of(next(v for v in VERSIONS if v.name == "19c"), CLUSTER)
-    found["running.sql"] = _written("What the adapter says while it runs, for a table of every type.", running())
+    found["running.sql"] = _written("The statements of the running adapter, for a table of every type.", running())
     for version in (VERSIONS[0], VERSIONS[-1]):
         found[f"inline-{version.name}.sql"] = script_of(version, INLINE)
     found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())

@@ -1,7 +1,7 @@
-"""What a URL says beyond user, host and service, in the driver's words: thick mode, wallet, TLS, times. Pure.
+"""The options of a URL beyond user, host and service as the driver's arguments: thick mode, wallet, TLS, times. Pure.
 
-SQLAlchemy passes on what stands behind the question mark as text; python-oracledb wants truths and numbers, and the
-protocol inside the connect descriptor (its documentation: "Connecting to Oracle Database", "Enabling Thick mode").
+SQLAlchemy passes the query part of the URL on as text. python-oracledb expects booleans and numbers, and the protocol
+inside the connect descriptor (its documentation: "Connecting to Oracle Database", "Enabling Thick mode").
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from venus.errors import ConfigError
 
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-#: Arguments of the driver's connect() that are no text.
+#: Arguments of the driver's connect() that are not text.
 _NUMBERS = {"tcp_connect_timeout": float, "retry_count": int, "retry_delay": int, "expire_time": int, "sdu": int}
 _SWITCHES = ("ssl_server_dn_match", "externalauth", "events")
-#: For the thick mode: where Oracle's client lies, and its configuration.
+#: For the thick mode: the folders of Oracle's client and of its configuration.
 _CLIENT = ("lib_dir", "config_dir")
 
 
-def connect_arguments(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str] | None]:
-    """Return what connect() gets, and what init_oracle_client() gets if the URL asks for the thick mode."""
-    given = dict(said)
+def connect_arguments(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str] | None]:
+    """Return the arguments of connect(), and those of init_oracle_client() if the URL asks for the thick mode."""
+    given = dict(options)
     is_thick = _truth("thick_mode", given.pop("thick_mode", "false"))
     client = {name: str(given.pop(name)) for name in _CLIENT if name in given and (is_thick or name == "lib_dir")}
     if client and not is_thick:

@@ -1,7 +1,7 @@
-"""How much one cut of an Oracle source takes: rows, bytes and time, so that its snapshot outlives its undo. Pure.
+"""The limits of one cut of an Oracle source in rows, bytes and time, so that its undo outlives its snapshot. Pure.
 
-A backlog that is larger becomes several cuts, each of one snapshot and none with a key twice. When the undo was gone
-all the same (ORA-01555), the next cuts are smaller, and grow again as they succeed. Time is an argument.
+A larger backlog becomes several cuts, each with one snapshot and without duplicate keys. If the undo is lost all the
+same (ORA-01555), the next cuts are smaller and grow again as they succeed. Time is an argument.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-#: No cut is made smaller than this.
+#: The smallest size of a cut.
 ROWS_MIN = 100
-#: Log rows whose keys are read with one statement; between two statements a cut may end.
+#: The number of log rows whose keys one statement reads; a cut may end between two statements.
 SLICE_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the settings allow: [capture] cut_rows_max, cut_bytes_max, cut_read_s."""
+    """The limits of the settings: [capture] cut_rows_max, cut_bytes_max, cut_read_s."""
 
     rows_max: int = 1_000_000
     bytes_max: int = 1 << 30
@@ -27,40 +27,40 @@ class Limits:
 
 @dataclass(slots=True)
 class Bounds:
-    """What the next cut may take, and where it begins."""
+    """The size of the next cut, and the table with which it begins."""
 
     limits: Limits = field(default_factory=Limits)
     #: Log rows of a cut, and rows of a fill's chunk; 0 = as many as the settings allow.
     rows: int = 0
-    #: Tables of which the last cut has left log rows behind: keys of theirs may have been sent already.
+    #: Tables whose log rows the last cut read only in part: some of their keys may have been sent already.
     behind: set[int] = field(default_factory=set)
-    #: Those of them that were truncated: rows are gone of which only log rows are left.
+    #: The truncated ones among them: log rows remain of rows that are gone.
     emptied: set[int] = field(default_factory=set)
-    #: The table that the next cut begins with, so that none waits for ever behind a busy one.
+    #: The table with which the next cut begins, so that no table waits for ever behind a busy one.
     turn: int = 0
 
     def __post_init__(self) -> None:
         self.rows = self.rows or self.limits.rows_max
 
     def lost(self, rows: int) -> None:
-        """Take a quarter of what this cut had taken when its snapshot was gone."""
+        """Reduce the next cut to a quarter of what this cut had read when its snapshot was lost."""
         self.rows = max(ROWS_MIN, min(self.rows, max(rows, 1)) // 4)
 
     def succeeded(self) -> None:
-        """Let the next cut be twice as large, up to what the settings allow."""
+        """Double the size of the next cut, up to the limit of the settings."""
         self.rows = min(self.limits.rows_max, self.rows * 2)
 
     def is_full(self, nbytes: int, elapsed_s: float) -> bool:
-        """Whether a cut ends after so much."""
+        """Whether a cut of this size and age ends."""
         return nbytes >= self.limits.bytes_max or elapsed_s >= self.limits.read_s
 
     def in_turn(self, table_ids: Iterable[int]) -> list[int]:
-        """Return the tables in the order in which this cut takes them."""
+        """Return the tables in the order in which this cut reads them."""
         return sorted(table_ids, key=lambda table_id: (table_id < self.turn, table_id))
 
 
 def slices(numbers: array[int]) -> Iterator[array[int]]:
-    """Yield a table's log rows in ranges of their numbers."""
+    """Yield the numbers of a table's log rows in ranges."""
     ordered = numbers if len(numbers) <= SLICE_ROWS else array("q", sorted(numbers))
     for start in range(0, len(ordered), SLICE_ROWS):
         yield ordered[start : start + SLICE_ROWS]

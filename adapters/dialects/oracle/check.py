@@ -1,12 +1,12 @@
-"""What `venus check` has to say of an Oracle source: what is missing, as ready GRANT lines, and what cannot be carried.
+"""The findings of `venus check` at an Oracle source: missing privileges as GRANT lines, and what cannot be carried.
 
-Reads only. What a role gives counts as well, because the triggers touch only objects of their own schema; the GRANT
-lines are direct all the same, so that a change of roles takes nothing away.
+Reads only. Privileges through a role count, because the triggers touch only objects of their own schema. The GRANT
+lines are direct all the same, so that a change of roles revokes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from zlib import crc32
@@ -24,11 +24,12 @@ from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.tables import NO_KEY, Listed, Table, chosen, left_out
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
+from venus.errors import Refused
 from venus.model import Finding
 
 _ALWAYS = ("CREATE TABLE", "CREATE SEQUENCE", "CREATE TRIGGER", "CREATE VIEW")
 
-#: Packages of Oracle's own that VENUS calls, and what for.
+#: Oracle's packages that VENUS calls, with the purpose.
 _PACKAGES = {
     "DBMS_LOB": "it measures and writes LOBs",
     "DBMS_STATS": "it keeps the statistics of the log tables fixed",
@@ -44,7 +45,7 @@ def check(
     include: Seq[str],
     exclude: Seq[str],
 ) -> Iterator[Finding]:
-    """Yield what there is to say."""
+    """Yield all findings."""
     yield from _rights(session, dictionary, options)
     yield from sampling.room_findings(session)
     yield from sampling.blocker_findings(session, dictionary.user)
@@ -61,8 +62,15 @@ def check(
     session.rollback()
 
 
+def refuse_blocked(findings: Iterable[Finding]) -> None:
+    """Raise Refused for the first finding that blocks an installation."""
+    for finding in findings:
+        if finding.blocks:
+            raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
+
+
 def _rights(session: Session, dictionary: Dictionary, options: Options) -> Iterator[Finding]:
-    """Say what VENUS's user may not do, and what it will not see of other schemas."""
+    """Yield the privileges that VENUS's user lacks, and the events of other schemas that it will not notice."""
     granted = {str(row[0]) for row in session.rows(statement("dictionary", "privileges"))}
     foreign = [s for s in dictionary.schemas if s != dictionary.user]
     yield from _privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
@@ -81,7 +89,7 @@ def _rights(session: Session, dictionary: Dictionary, options: Options) -> Itera
 def _chosen(
     session: Session, dictionary: Dictionary, version: Version, options: Options, listed: Seq[Listed]
 ) -> Generator[Finding, None, list[Table]]:
-    """Yield what there is to say of the tables that are captured, or would be; return them."""
+    """Yield the findings of the tables that are captured, or would be; return these tables."""
     captured = dictionary.captured()
     tables = []
     for at in listed:
@@ -96,7 +104,7 @@ def _chosen(
 
 
 def _unmatched(dictionary: Dictionary, options: Options, tables: Seq[Table]) -> Iterator[Finding]:
-    """Name what [source.type_map] and [source.columns] say of no column at all."""
+    """Yield the entries of [source.type_map] and [source.columns] that match no column."""
     seen = {column.name.upper() for table in tables for column in table.schema.columns}
     asked: set[str] = set()
     columns: list[tuple[str, str]] = []
@@ -113,7 +121,7 @@ def _unmatched(dictionary: Dictionary, options: Options, tables: Seq[Table]) -> 
 
 
 def _synonyms(session: Session, dictionary: Dictionary, include: Seq[str]) -> Iterator[Finding]:
-    """Name the synonyms that a pattern means: a table is captured where it lies."""
+    """Yield the synonyms that a pattern matches: VENUS captures a table under its own name."""
     for owner in dictionary.schemas:
         for name, place, table in session.rows(statement("kinds", "synonyms"), {"owner": owner}):
             if {str(name).upper(), f"{owner}.{name}".upper()} & {p.upper() for p in include}:
@@ -123,18 +131,18 @@ def _synonyms(session: Session, dictionary: Dictionary, include: Seq[str]) -> It
 
 
 def _older_installation(dictionary: Dictionary) -> Iterator[Finding]:
-    """Say what is not noticed where there is nothing to remember a look in."""
+    """Yield the events that go unnoticed because an older installation has no table of segments."""
     if dictionary.owned.has(ownership.REGISTRY) and not dictionary.owned.has(segments.TABLE):
         yield Finding(
             where="installation",
             message="is of an older version: a TRUNCATE, a trigger that was off for a while, or an ALTER TABLE that"
-            " changes values, goes unnoticed unless the DDL trigger notes it",
+            " changes values goes unnoticed unless the DDL trigger records it",
             remedy=f"run `venus install-triggers`, which adds the table {segments.TABLE}",
         )
 
 
 def _narrow_logs(session: Session, dictionary: Dictionary) -> Iterator[Finding]:
-    """Name the logs that an older version has made as wide as the key was then."""
+    """Yield the log columns that an older version created with the width that the key had then."""
     if not dictionary.owned.has(ownership.REGISTRY):
         return
     here = ownership.read_widths(session)
@@ -145,7 +153,7 @@ def _narrow_logs(session: Session, dictionary: Dictionary) -> Iterator[Finding]:
         table = dictionary.table(at, schema, captured.number_max) if at else None
         if table and len(table.keyed.key) == len(schema.key):
             for column, _ in ownership.narrower(table.keyed, schema.table_id, here):
-                message = f"its log's column {column} is of an older version: a wider key would fail the application"
+                message = f"column {column} of its log is of an older version: a wider key would fail the application"
                 yield Finding(where=schema.qualified, message=message, remedy="run `venus install-triggers`")
 
 
@@ -161,7 +169,7 @@ def _privileges(user: str, granted: set[str], *, foreign: bool, options: Options
                 where="privileges",
                 message=f"{privilege} is not granted to {user}",
                 remedy=f"GRANT {privilege} TO {quoted(user)};",
-                blocks=privilege != "SELECT ANY TABLE",  # SELECT on each table does as well
+                blocks=privilege != "SELECT ANY TABLE",  # SELECT on each table is enough as well
             )
 
 
@@ -185,7 +193,7 @@ def _way_out(reason: str) -> str:
 
 
 def _packages(user: str, executable: set[str]) -> Iterator[Finding]:
-    """Name what is granted to everybody by default, and revoked by those who harden a database."""
+    """Yield the missing privileges on packages, which PUBLIC has by default unless the database was hardened."""
     for package, purpose in _PACKAGES.items():
         if package not in executable:
             message = f"EXECUTE on SYS.{package} is not granted to {user}: {purpose}"
@@ -194,7 +202,7 @@ def _packages(user: str, executable: set[str]) -> Iterator[Finding]:
 
 
 def _choices(table: Table, version: Version) -> str:
-    """Say what can be done for a table without a key: ROWID is none, it changes when a row moves (capture.md 4)."""
+    """Return the remedies for a table without a key. ROWID is no key: it changes when a row moves (capture.md 4)."""
     name = table.schema.qualified
     ways = [
         f"ALTER TABLE {table.keyed.sql} ADD PRIMARY KEY (...) or a UNIQUE constraint over columns that are NOT NULL"

@@ -1,4 +1,10 @@
-"""Which log rows and which truncations a cut claims, by the reader's snapshot."""
+"""The log rows and truncations that a cut claims in the reader's snapshot, and the poll that precedes it.
+
+A poll that finds nothing is one statement outside of any transaction: it reads the first entry of each log index. Only
+if there is an entry, the source opens a snapshot and compares the dictionary. `refresh_schemas` finds what leaves no
+trace in the logs every few seconds: DDL that no trigger recorded, and changes that another process made in the
+registry.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +28,21 @@ from venus.errors import SourceError
 
 logger = logging.getLogger(__name__)
 
-#: So many log rows are fetched in one trip.
+#: The number of log rows fetched in one round trip.
 FETCH_ROWS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncations:
-    """What the noted TRUNCATE statements mean for one cut."""
+    """The recorded TRUNCATE statements that one cut carries."""
 
-    #: Numbers of the notes that the cut removes: of the tables below, and of tables that nobody captures.
+    #: Numbers of the records that the cut removes: of the tables below, and of tables that are not captured.
     numbers: list[int]
     tables: set[int]
 
 
 def unfollowed(noted: Seq[Row], tables: Mapping[int, Access]) -> str:
-    """Return the first noted DDL that changes a captured table, as EVENT of OWNER.NAME; empty if there is none."""
+    """Return the first recorded DDL that changes a captured table, as EVENT of OWNER.NAME; empty if there is none."""
     ours = {(s.namespace, s.name) for s in (a.layout.schema for a in tables.values())}
     for _, event, owner, name, _ in noted:
         if event != "TRUNCATE" and (owner, name) in ours:
@@ -45,12 +51,12 @@ def unfollowed(noted: Seq[Row], tables: Mapping[int, Access]) -> str:
 
 
 def truncations(noted: Seq[Row], tables: Mapping[int, Access], readable: Mapping[int, Access]) -> Truncations:
-    """Return the truncations that this cut carries; those of a table that is left out wait for it."""
+    """Return the truncations that this cut carries; those of a table that it does not read wait for that table."""
     by_name = {(a.layout.schema.namespace, a.layout.schema.name): t for t, a in tables.items()}
     found = Truncations(numbers=[], tables=set())
     for number, event, owner, name, _ in noted:
         if event != "TRUNCATE":
-            continue  # `refresh_schemas` sees to it
+            continue  # `refresh_schemas` handles it
         table_id = by_name.get((owner, name))
         if table_id is not None and table_id not in readable:
             continue
@@ -61,7 +67,7 @@ def truncations(noted: Seq[Row], tables: Mapping[int, Access], readable: Mapping
 
 
 def claims(reader: Session, bounds: Bounds, readable: Mapping[int, Access], truncated: set[int]) -> list[Claim]:
-    """Return what the cut reads of each table of which there is something, within the bounds."""
+    """Return the claims of the cut on tables that have something to read, within the bounds."""
     numbers, incomplete = _logged(reader, bounds, {t: a for t, a in readable.items() if a.log})
     polled = inline.claimed(reader) if any(not a.log for a in readable.values()) else {}
     return [
@@ -72,7 +78,7 @@ def claims(reader: Session, bounds: Bounds, readable: Mapping[int, Access], trun
 
 
 def _logged(reader: Session, bounds: Bounds, logs: Mapping[int, Access]) -> tuple[dict[int, array[int]], int]:
-    """Return the log rows of this cut, and the table of which there may be more (0 = none)."""
+    """Return the log rows of this cut, and the table that may have more of them (0 = none)."""
     numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))
     ids, left = bounds.in_turn(logs), bounds.rows
     if not ids:
@@ -85,7 +91,7 @@ def _logged(reader: Session, bounds: Bounds, logs: Mapping[int, Access]) -> tupl
             left -= len(piece)
             if left <= 0:
                 last = int(piece[-1][0])
-                bounds.turn = last + 1  # the others come first, then what is left of this one
+                bounds.turn = last + 1  # the other tables come first, then the rest of this one
                 return numbers, last
     return numbers, 0
 
@@ -106,7 +112,7 @@ def read_backlog(
     return found
 
 
-#: After so many deleted entries the index of a log is coalesced.
+#: The index of a log is coalesced after this number of deleted entries.
 COALESCE_ROWS = 100_000
 
 
@@ -115,12 +121,12 @@ class Polls:
 
     def __init__(self) -> None:
         self._probe = ""
-        self._left: Row = ()  # notes that wait for their table, as they were counted
+        self._left: Row = ()  # number and newest of the DDL records that wait for their table
         #: Log rows deleted since the index was coalesced, by log table.
         self.deleted: dict[str, int] = {}
 
     def prepare(self, tables: Mapping[int, Access], paused: AbstractSet[int]) -> None:
-        """Ask about these tables from now on."""
+        """Build the poll of these tables."""
         logs = [
             statement("cut", "probe_paused" if t in paused else "probe_log", log=a.log, table_id=str(t))
             for t, a in tables.items()
@@ -131,16 +137,16 @@ class Polls:
         self._probe = statement("cut", "probe", logged="\n       OR ".join(logs) or "1 = 0")
 
     def forget(self) -> None:
-        """Ask nothing before the next cut has looked at everything."""
+        """Skip polls until the next cut has read everything."""
         self._probe = ""
 
     def nothing_in_cut(self, notes: list[Row]) -> None:
-        """Remember what was left when a snapshot held nothing to read."""
+        """Record the waiting DDL records of a snapshot that had nothing to read."""
         numbers = [int(seq) for seq, *_ in notes]
         self._left = (len(numbers), max(numbers, default=None))
 
     def finds_nothing(self, reader: Session) -> bool:
-        """Whether the source is certainly idle; one trip."""
+        """Whether the source is certainly idle; costs one round trip."""
         if not self._probe:
             return False
         count, newest, logged = reader.peek(self._probe)
@@ -148,7 +154,7 @@ class Polls:
         return not logged and (not notes[0] or notes == self._left)
 
     def tidy(self, writer: Session) -> None:
-        """Coalesce one index that many deletions have emptied. It is online, and not worth an error."""
+        """Coalesce one index that many deletions have emptied. This works online; a failure is only logged."""
         for log, rows in self.deleted.items():
             if rows >= COALESCE_ROWS:
                 self.deleted[log] = 0

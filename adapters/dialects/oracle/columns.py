@@ -1,4 +1,4 @@
-"""Which columns of a table travel: `[source.columns]`, invisible ones, and the state of archived rows. Pure."""
+"""The choice of the columns that are carried: `[source.columns]`, invisible columns, archived rows. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Row = tuple[Any, ...]
 
 
 def spellings(owner: str, table: str, column: str) -> tuple[str, str]:
-    """Return what patterns are compared with; upper and lower case count as the same."""
+    """Return the names of a column that patterns are compared with, in upper case."""
     return f"{owner}.{table}.{column}".upper(), f"{table}.{column}".upper()
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """`include` overrides `exclude`, and names what does not travel by itself."""
+    """The option `[source.columns]`: `include` overrides `exclude`, and adds columns not carried by default."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
     def choose(self, owner: str, table: str, rows: Seq[Row]) -> tuple[list[Row], list[LeftOut]]:
-        """Divide a table's columns into those that travel and those that are left out."""
+        """Divide a table's columns into those that are carried and those that are left out."""
         included = Patterns(p.upper() for p in self.include)
         excluded = Patterns(p.upper() for p in self.exclude)
         kept, left = [], []
@@ -43,6 +43,6 @@ class Columns:
         return kept, left
 
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
-        """Return the patterns that choose none of the columns, each with both of its names."""
+        """Return the patterns that match none of the columns; a column has two names."""
         known = list(names)
         return [p for p in (*self.include, *self.exclude) if not any(Patterns([p.upper()]).match(*n) for n in known)]

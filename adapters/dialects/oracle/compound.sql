@@ -1,5 +1,5 @@
--- Experimental: one compound trigger instead of three row triggers, for bulk DML. Keys are collected and written by
--- FORALL, which spares a change of context per row. Not run on any Oracle yet; read by a PL/SQL grammar only.
+-- Experimental: one compound trigger instead of three row triggers, for bulk DML. It collects keys and writes them with
+-- FORALL, which avoids a context switch for each row. It has not run on any Oracle yet; a PL/SQL grammar parses it.
 
 -- trigger --
 CREATE OR REPLACE TRIGGER {trigger}

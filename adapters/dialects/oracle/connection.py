@@ -1,4 +1,4 @@
-"""Sessions at an Oracle database over DB-API: the only place that runs statements and sorts the driver's errors."""
+"""Sessions at an Oracle database over DB-API: the only module that runs statements and translates driver errors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusErr
 Row = tuple[Any, ...]
 Binds = Mapping[str, Any] | Seq[Any]
 
-#: What a logon trigger, the database's parameters or the client's environment would otherwise decide.
+#: Settings that a logon trigger, the database's parameters or the client's environment would otherwise decide.
 SESSION = (
     # own objects are named without their schema
     """BEGIN EXECUTE IMMEDIATE 'ALTER SESSION SET CURRENT_SCHEMA = "' || USER || '"'; END;""",
     "ALTER SESSION SET ISOLATION_LEVEL = READ COMMITTED",
-    # the broker is told of a COMMIT only when it is on the disk
+    # VENUS confirms a COMMIT to the broker only when it is on disk
     "ALTER SESSION SET COMMIT_LOGGING = IMMEDIATE",
     "ALTER SESSION SET COMMIT_WAIT = WAIT",
-    # or a materialized view that is out of date may answer for a table (QUERY_REWRITE_INTEGRITY)
+    # otherwise an outdated materialized view may answer for a table (QUERY_REWRITE_INTEGRITY)
     "ALTER SESSION SET QUERY_REWRITE_ENABLED = FALSE",
     "ALTER SESSION SET NLS_COMP = BINARY",
     "ALTER SESSION SET NLS_SORT = BINARY",
@@ -34,30 +34,31 @@ SESSION = (
     "ALTER SESSION SET NLS_NCHAR_CONV_EXCP = TRUE",  # an error instead of question marks
     "ALTER SESSION SET TIME_ZONE = '+00:00'",
 )
-#: Triggers and views are those of an edition: the one that the application has, unless it asks for another one.
+#: Triggers and views belong to an edition; the application uses the default edition unless it asks for another one.
 EDITION = """SELECT SYS_CONTEXT('USERENV', 'CURRENT_EDITION_NAME'), PROPERTY_VALUE FROM DATABASE_PROPERTIES
  WHERE PROPERTY_NAME = 'DEFAULT_EDITION'"""
-#: What only Oracle's client can do.
+#: The hint for connections that need Oracle's client.
 THICK = (
     "add thick_mode=true and lib_dir=... (Oracle's Instant Client) to [source] url: servers before 12.1, old password"
     " verifiers and Native Network Encryption need it"
 )
-#: While it has none, the application's own statements may fail as well. VENUS tries again until it has.
+#: The hint for a database without room. The application's statements may fail as well; VENUS retries until there is
+#: room.
 SPACE = "extend what the message names (tablespace, quota, undo, temporary or archive space); capture then goes on"
 
 
 class Busy(DatabaseUnavailable):
-    """Somebody's lock or open transaction is in the way; the same statement can be tried again."""
+    """Another session's lock or open transaction blocks the statement; it can be retried unchanged."""
 
 
 class NotPermitted(SourceError):
-    """The user may not do this, until somebody grants it."""
+    """The user lacks a privilege, which a DBA may grant at any time."""
 
     retryable = True
 
 
 class Session:
-    """One session, opened when it is first needed. The driver begins a transaction by itself, and never commits."""
+    """One session, opened when it is first used. The driver begins transactions implicitly and never commits."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -75,17 +76,17 @@ class Session:
             try:
                 self._settle()
             except BaseException:
-                self.close()  # one with half of the settings must not be used
+                self.close()  # a session with only some of the settings must not be used
                 raise
         return self._raw
 
     def _settle(self) -> None:
-        """Have the session depend on nobody's settings."""
+        """Make the session independent of outside settings."""
         for text in SESSION:
             self.run(text)
         for current, usual in self.rows(EDITION):
             if current != usual:
-                self.rollback()  # it cannot be changed in a transaction
+                self.rollback()  # the edition cannot be changed in a transaction
                 self.run(f"ALTER SESSION SET EDITION = {quoted(str(usual))}")
 
     def _connect_failed(self, error: Exception) -> VenusError:
@@ -100,7 +101,7 @@ class Session:
         return DatabaseUnavailable(said, hint="check [source] url, the listener and the service's name")
 
     def close(self) -> None:
-        """Close it; whatever is not committed is gone."""
+        """Close the session; uncommitted changes are lost."""
         raw, self._raw = self._raw, None
         self._is_clean = True
         if raw is not None:
@@ -134,41 +135,41 @@ class Session:
         return SourceError(said)
 
     def run(self, text: str, binds: Binds | None = None) -> int:
-        """Execute a statement; return how many rows it has changed."""
+        """Execute a statement; return the number of changed rows."""
         with self._translated(), self._cursor() as cursor:
             cursor.execute(text, binds) if binds else cursor.execute(text)
             return int(cursor.rowcount)
 
     def many(self, text: str, rows: Seq[Binds]) -> int:
-        """Execute a statement once for each row of values, in one trip; return how many rows it has changed."""
+        """Execute a statement for each row of values, in one round trip; return the number of changed rows."""
         with self._translated(), self._cursor() as cursor:
             cursor.executemany(text, rows)
             return int(cursor.rowcount)
 
     def rows(self, text: str, binds: Binds | None = None) -> list[Row]:
-        """Execute and fetch everything; small results only."""
+        """Execute a query and fetch all rows; for small results only."""
         with self._translated(), self._cursor() as cursor:
             cursor.execute(text, binds) if binds else cursor.execute(text)
             return list(cursor.fetchall())
 
     def row(self, text: str, binds: Binds | None = None) -> Row:
-        """Execute and fetch the one row that there must be."""
+        """Execute a query that returns exactly one row, and fetch it."""
         rows = self.rows(text, binds)
         if len(rows) != 1:
             raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected")
         return rows[0]
 
     def peek(self, text: str) -> Row:
-        """Execute a query of one row outside of any transaction, in one trip: nothing is to be ended afterwards."""
+        """Execute a query of one row outside of any transaction, in one round trip; no transaction stays open."""
         self.rollback()
         with self._translated(), self._cursor() as cursor:
             self._is_clean = True  # a query begins no transaction
-            cursor.prefetchrows = 2  # one more than there are: so the driver knows that it has all of them
+            cursor.prefetchrows = 2  # one more than there are, so that the driver need not fetch again
             cursor.execute(text)
             return tuple(cursor.fetchall()[0])
 
     def stream(self, text: str, binds: Binds | None, piece: int) -> Generator[list[Row], None, None]:
-        """Execute and yield the rows in pieces of this many."""
+        """Execute a query and yield its rows in pieces of this size."""
         with self._translated(), self._cursor() as cursor:
             cursor.arraysize = piece
             cursor.execute(text, binds) if binds else cursor.execute(text)
@@ -176,7 +177,7 @@ class Session:
                 yield rows
 
     def lob(self, locator: Lob, length: int) -> Any:
-        """Read the content of a LOB in pieces, before the next rows are fetched."""
+        """Read the content of a LOB in pieces. Call it before the next rows are fetched."""
         with self._translated():
             return whole(locator, length)
 
@@ -191,7 +192,7 @@ class Session:
                 cursor.close()
 
     def commit(self) -> None:
-        """COMMIT."""
+        """Commit the open transaction, if any statement was executed."""
         if not self._is_clean:
             with self._translated():
                 self.open().commit()
@@ -208,7 +209,7 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit at the end of the block, or leave nothing."""
+        """Commit at the end of the block, or roll back if it raises."""
         try:
             yield
         except BaseException:

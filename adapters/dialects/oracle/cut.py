@@ -1,8 +1,8 @@
 """One cut of an Oracle database: a read-only transaction, then the local transaction (VENUS 3.3, capture.md 0).
 
-The claim list is every log row that the snapshot sees, or as many as one cut takes (bounds.py); the local transaction
-deletes exactly those that were read, by their numbers.
-A row that commits late has a number among them but is not on the list, and waits for the next cut.
+The claim list contains every log row that the snapshot sees, or as many as one cut takes (bounds.py). The local
+transaction deletes exactly the rows that were read, by their numbers. A row that commits late may have a number among
+them, but it is not on the list and waits for the next cut.
 """
 
 from __future__ import annotations
@@ -35,45 +35,46 @@ from venus.codec.changes import TableChanges, marker
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
 
-#: Why a table has to be read again of which a row is gone that nobody has deleted. It is not sent as a deletion.
+#: Why a table has to be read again from which a row has vanished without a deletion. VENUS does not send a tombstone.
 VANISHED = (
-    "row {key} was changed and is not there now, and nobody has deleted it: hidden from VENUS's user by a policy"
-    " (`venus check` names it), or removed without a trigger (TRUNCATE, a partition, FLASHBACK TABLE): read it again"
+    "row {key} was changed and has vanished without a logged deletion: a policy hides it from VENUS's user"
+    " (`venus check` names it), or it was removed without a trigger (TRUNCATE, a partition, FLASHBACK TABLE):"
+    " read the table again"
 )
-#: Numbers bound in one trip of the exact delete.
+#: The number of log rows that one round trip of the exact delete removes.
 DELETE_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A table's share of the log in this cut: exactly these numbers, or what the table's own column says."""
+    """A table's share of the log in this cut: exactly these numbers, or for an inline table a range of Sequences."""
 
     access: Access
     numbers: array[int]
     truncated: bool
     polled: Polled | None = None
-    #: Whether these are all that the snapshot sees of its log.
+    #: Whether the claim contains all rows of the log that the snapshot sees.
     complete: bool = True
 
     @property
     def extent(self) -> int:
-        """What is another number as soon as the table has been written to: its log rows, or its highest Sequence."""
+        """A number that changes with every write to the table: of its log rows, or its highest Sequence."""
         return self.polled.highest if self.polled else len(self.numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """How much of a table's log one statement sees."""
+    """The part of a table's log that one statement reads."""
 
-    #: All that there is, and nothing of it was sent before: what the log says of a key is all that it says.
+    #: The statement reads the whole log and no key was sent before, so the log shows everything about each key.
     whole: bool
-    #: All of it that is in this cut.
+    #: The statement reads everything that this cut claims.
     in_one: bool = True
     #: Keys of earlier slices.
     seen: set[Row] = field(default_factory=set)
 
     def unseen(self, rows: list[Row], keys: int) -> list[Row]:
-        """Return the rows that this cut has not sent yet: a key of an earlier slice is as it was, in one snapshot."""
+        """Return the rows that this cut has not sent yet; in one snapshot, a row of an earlier slice is unchanged."""
         if self.in_one:
             return rows
         found = [row for row in rows if row[:keys] not in self.seen]
@@ -112,7 +113,7 @@ class OracleCut:
         self._bounds = bounds
         self._watches_segments = watches_segments
         self._monotonic = monotonic
-        #: What has been read of each table's log, and is removed by `commit`.
+        #: The log rows read of each table, which `commit` removes.
         self._taken: dict[int, array[int]] = {}
         self._partly: set[int] = set()
         self._left = False
@@ -123,11 +124,11 @@ class OracleCut:
         return self._captured_at_us
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Stream the changes, table by table, as far as one cut goes. Raises TableHalts at a row that does not fit."""
+        """Stream the changes table by table, within the bounds of a cut. Raises TableHalts at an unfit row."""
         began, nbytes, is_first = self._monotonic(), 0, True
         for table_id in self._halts.first(self._claims):
             claim = self._claims[table_id]
-            # a TRUNCATE is noted for the whole database: it goes with this cut
+            # the records of TRUNCATE belong to the whole database: this cut carries all of them
             if not (is_first or claim.truncated) and self._bounds.is_full(nbytes, self._monotonic() - began):
                 self._leave(table_id)
                 continue
@@ -157,7 +158,7 @@ class OracleCut:
     def _pieces(
         self, claim: Claim, began: float, nbytes: int, *, rows_max: int, bytes_max: int
     ) -> Iterator[TableChanges]:
-        """Read a table's share slice by slice; a cut that is full in between leaves the rest of it behind."""
+        """Read a table's share slice by slice; a cut that becomes full in between leaves the rest for the next."""
         if claim.polled:
             place = {"last": claim.polled.last, "hi": claim.polled.highest}
             yield from self._changes(claim, place, Part(whole=True), rows_max=rows_max, bytes_max=bytes_max)
@@ -172,7 +173,7 @@ class OracleCut:
             place = {"lo": min(numbers), "hi": max(numbers)}
             for section in self._changes(claim, place, part, rows_max=rows_max, bytes_max=bytes_max):
                 nbytes += section.nbytes
-                # who has a part of the log only cannot say what is new
+                # a part of the log does not show whether a row is new
                 yield section if part.whole else replace(section, inserts_only=False)
             taken.extend(numbers)
         if len(taken) < len(claim.numbers) or not claim.complete:
@@ -183,7 +184,7 @@ class OracleCut:
     ) -> Iterator[TableChanges]:
         access = claim.access
         deleted: set[Row] | None = None if not part.whole else set()
-        # one that is left in the middle would still hold the session's cursor
+        # a generator that is abandoned midway would keep the session's cursor open
         with closing(self._reader.stream(access.changes_sql, place, access.piece)) as pieces:
             for portion in portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max):
                 rows = part.unseen(portion, access.layout.key_count)
@@ -197,7 +198,7 @@ class OracleCut:
         return claim.truncated or claim.access.layout.schema.table_id in self._bounds.emptied
 
     def _without_vanished(self, rows: list[Row], access: Access, deleted: Collection[Row]) -> list[Row]:
-        """Leave out what is gone and was not deleted, and remember that there was such a row."""
+        """Drop rows that are gone without a logged deletion, and record the first of them."""
         keys = access.layout.key_count
         lost = [row for row in vanished(rows) if row[:keys] not in deleted]
         if lost:
@@ -212,7 +213,7 @@ class OracleCut:
         rows_max = min(rows_max, self._bounds.rows)
         self._halts.begin()
         try:
-            # behind the byte limit there may be more: the next chunk reads it again
+            # rows beyond the byte limit are dropped: the next chunk reads them again
             with closing(self._next_rows(access, fill.cursor, rows_max)) as pieces:
                 found = portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max)
                 rows = next(found, [])
@@ -228,7 +229,7 @@ class OracleCut:
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
 
     def _behind(self, row: Row, fill: FillState, access: Access) -> bytes:
-        """Return the cursor behind a row; the first one finds the end in the same snapshot."""
+        """Return the cursor behind a row; the first call finds the end of the fill in the same snapshot."""
         keys = access.layout.key_count
         if fill.cursor:
             end = Place.read(fill.cursor).end
@@ -237,14 +238,14 @@ class OracleCut:
         return Place(key_of(row, keys), end).cursor
 
     def _is_last(self, access: Access, cursor: bytes) -> bool:
-        """Ask whether anything comes behind the last row: a portion may have ended at the byte limit."""
+        """Return whether no row follows the last one: a portion may have ended at the byte limit."""
         if not cursor:
             return True
         with closing(self._next_rows(access, cursor, 1)) as pieces:
             return next(pieces, None) is None
 
     def _next_rows(self, access: Access, cursor: bytes, rows_max: int) -> Generator[list[Row], None, None]:
-        """Yield so many rows behind a cursor, or all there are, in pieces."""
+        """Yield at most `rows_max` rows behind a cursor, in pieces."""
         left = rows_max
         for sql, binds in access.fill.reads(cursor, rows_max):
             with closing(self._reader.stream(sql, binds, min(access.piece, left))) as pieces:
@@ -287,7 +288,7 @@ class OracleCut:
         self._bounds.succeeded()
 
     def _forget_log(self) -> None:
-        """Remove exactly what was read and shipped."""
+        """Remove exactly the log rows that were read and shipped."""
         for claim in self._claims.values():
             if claim.polled:
                 self._advance(claim.access.layout.schema.qualified, claim.polled)
@@ -299,7 +300,9 @@ class OracleCut:
     def _advance(self, name: str, polled: Polled) -> None:
         binds = {"name": name, "last": polled.last, "hi": polled.highest}
         if self._writer.run(statement("inline", "advance"), binds) != 1:
-            raise SourceError(f"{self._writer.place}: LAST_SEQUENCE of {name} in VENUS_POLLED has been moved meanwhile")
+            raise SourceError(
+                f"{self._writer.place}: another session has changed LAST_SEQUENCE of {name} in VENUS_POLLED"
+            )
 
     def _delete(self, sql: str, numbers: Seq[int]) -> None:
         gone = 0
@@ -307,10 +310,10 @@ class OracleCut:
             gone += self._writer.many(sql, [(n,) for n in numbers[start : start + DELETE_ROWS]])
         if gone != len(numbers):
             raise SourceError(
-                f"{self._writer.place}: {len(numbers) - gone} log rows of this cut have gone meanwhile",
-                hint="nobody but this adapter may delete from VENUS_L tables: read the tables again (resync)",
+                f"{self._writer.place}: {len(numbers) - gone} log rows of this cut were deleted by another session",
+                hint="only this adapter may delete from VENUS_L tables: read the tables again (resync)",
             )
 
     def rollback(self) -> None:
-        """Close the snapshot; nothing has been written."""
+        """Close the snapshot; the cut has written nothing."""
         self._reader.rollback()

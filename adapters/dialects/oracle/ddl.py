@@ -1,4 +1,8 @@
-"""Writes every statement that an installation runs. Pure: text from what the dictionary said."""
+"""The statements that an installation runs, built from the dictionary's data. Pure.
+
+The compound trigger for bulk DML is experimental: `venus_triggers=compound` in the URL (capture.md 3). A statement that
+Oracle restarts fires the row sections again. Superfluous keys are harmless, because capture reads the rows later.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from venus.adapters.dialects.oracle.names import literal, log_keys, log_table, q
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
 
-#: How long one attempt of the fence waits for open transactions.
+#: The time for which one attempt of the fence waits for open transactions.
 FENCE_SECONDS = 60
 
 
@@ -25,7 +29,7 @@ class KeyColumn:
 
 
 class Style(StrEnum):
-    """How a table is captured."""
+    """The way in which a table is captured."""
 
     ROWS = "three row triggers and a log table"
     COMPOUND = "one compound trigger and a log table"
@@ -34,7 +38,7 @@ class Style(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyed:
-    """What the triggers must know of a table."""
+    """A table with its key, as the triggers need it."""
 
     owner: str
     name: str
@@ -49,7 +53,7 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """An object of VENUS's own, with the statement that makes it."""
+    """An object that VENUS creates, with its statement."""
 
     kind: str  # SEQUENCE, TABLE, TRIGGER
     name: str
@@ -66,25 +70,25 @@ def own_objects(version: Version, *, cluster: bool) -> list[Made]:
 
 
 def own_rows() -> list[tuple[str, str]]:
-    """Return the tables that begin with one row, and the statements for it; harmless if it is there."""
+    """Return the tables that initially have one row, with statements that add a missing row."""
     return [(f"VENUS_{t.upper()}", statement("own", f"{t}_row")) for t in ("checkpoint", "heartbeat")]
 
 
 def ddl_trigger(*, owner: str = "", whole_database: bool = False) -> Made:
-    """Return the trigger that notes TRUNCATE and ALTER; `owner` is VENUS's schema when it watches the database."""
-    qualifier = f"{quoted(owner)}.".replace("'", "''") if whole_database else ""  # it stands in a literal
+    """Return the trigger that records TRUNCATE and ALTER; `owner` is VENUS's schema if it watches the database."""
+    qualifier = f"{quoted(owner)}.".replace("'", "''") if whole_database else ""  # it is part of a literal
     scope = "DATABASE" if whole_database else "SCHEMA"
     sql = statement("own", "ddl_trigger", scope=scope, owner=qualifier)
     return Made(kind="TRIGGER", name=names.DDL_TRIGGER, sql=sql)
 
 
 def log_view_table(name: str, table_id: int) -> str:
-    """Return a table's line of the view."""
+    """Return a table's line of the view VENUS_LOG."""
     return statement("own", "log_view_table", qualified=literal(name), log=log_table(table_id))
 
 
 def log_view(lines: Iterable[str]) -> str:
-    """Return the view that shows the (TableName, Sequence) log of the tables that have these lines."""
+    """Return the view with the (TableName, Sequence) log of the tables with these lines."""
     return statement("own", "log_view", tables="\nUNION ALL ".join(lines))
 
 
@@ -97,12 +101,12 @@ def log_ddl(table: Keyed, table_id: int) -> Made:
 
 
 def log_statistics(table_id: int) -> str:
-    """Return the block that fixes what the optimizer believes of a log table."""
+    """Return the block that fixes the optimizer statistics of a log table."""
     return statement("triggers", "log_statistics", log=log_table(table_id))
 
 
 def triggers(table: Keyed, table_id: int) -> Iterator[Made]:
-    """Yield the three row triggers of a captured table, disabled."""
+    """Yield the three disabled row triggers of a captured table."""
     for letter, block in zip(names.TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
         name = names.trigger(letter, table_id)
         sql = statement(
@@ -124,15 +128,15 @@ def _values(table: Keyed, row: str) -> str:
 
 
 def _folded(separator: str, parts: list[str]) -> str:
-    """Join on one line, or a line each if that is long: SQL*Plus reads no line of more than 2,499 characters."""
+    """Join parts on one line, or one a line if that is long: SQL*Plus reads at most 2,499 characters a line."""
     line = separator.join(parts)
     return line if len(line) < 500 else f"{separator.rstrip()}\n    ".join(parts)
 
 
 def key_changed(table: Keyed) -> str:
-    """Return the condition that a row has another key now.
+    """Return the condition that the key of a row has changed.
 
-    Key columns are never NULL. Text is compared as the application's session compares, which may be linguistic.
+    Key columns are never NULL. The application's session settings compare the texts and may be linguistic.
     """
     changed = [f":OLD.{quoted(k.name)} <> :NEW.{quoted(k.name)}" for k in table.key]
     if any(k.is_text for k in table.key):
@@ -141,7 +145,7 @@ def key_changed(table: Keyed) -> str:
 
 
 def enable(trigger: str) -> str:
-    """Return the statement that switches a trigger on."""
+    """Return the statement that enables a trigger."""
     return statement("triggers", "enable", trigger=trigger)
 
 
@@ -151,13 +155,13 @@ def compiled(trigger: str) -> str:
 
 
 def fence(table: Keyed) -> str:
-    """Return the block that waits for whoever wrote the table before; it fails if that takes too long."""
+    """Return the block that waits for transactions that wrote the table before; it fails after FENCE_SECONDS."""
     said = f"VENUS: a transaction that wrote {table.owner}.{table.name} before its triggers were enabled is still open"
     return statement("triggers", "fence", tables=literal(table.sql), seconds=str(FENCE_SECONDS), said=literal(said))
 
 
 def drop(kind: str, name: str) -> str:
-    """Return the statement that removes an object of VENUS's own."""
+    """Return the statement that drops an object of VENUS."""
     if kind == "TABLE":
         return statement("triggers", "drop_table", table=name)
     if kind == "TRIGGER":
@@ -166,19 +170,19 @@ def drop(kind: str, name: str) -> str:
 
 
 def record_id(table: Keyed, version: Version, constraint: str) -> list[str]:
-    """Return what gives a table without a key an identity; nothing where the version cannot."""
+    """Return the statements that give a table without a key an identity; empty if the version has none."""
     if not version.invisible_identity:
         return []
     key = statement("triggers", "record_id_key", table=table.sql, name=constraint)
     return [statement("triggers", "record_id", table=table.sql), key]
 
 
-#: Keys collected in the session's memory before they are written.
+#: The number of keys collected in the session's memory before they are written.
 PIECE_ROWS = 5000
 
 
 def compound_triggers(table: Keyed, table_id: int) -> Iterator[Made]:
-    """Yield the one trigger of a captured table, disabled."""
+    """Yield the one disabled compound trigger of a captured table."""
     log, keys = log_table(table_id), log_keys(len(table.key))
     name = names.trigger(names.COMPOUND_LETTER, table_id)
 

@@ -1,6 +1,6 @@
-"""What the DDL trigger's notes mean: which statements leave rows, values and triggers as they are. Pure.
+"""The meaning of the DDL that the DDL trigger recorded: which statements keep rows, values and triggers. Pure.
 
-What is not certainly harmless counts as harmful: the table is then read again.
+A statement that is not certainly harmless counts as harmful: VENUS then reads the table again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 #: Owner and name of a table.
 Place = tuple[str, str]
 
-#: More of a statement is not noted (own.sql): what stands behind it is not known.
+#: The trigger records no more of a statement (own.sql); the text behind it is unknown.
 TEXT_BYTES = 1500
 
 _IGNORED = re.compile(r"/\*.*?\*/|--[^\n]*|'(?:[^']|'')*'", re.DOTALL)
 _HEAD = re.compile(
     r'\s*ALTER\s+TABLE\s+(?:IF\s+EXISTS\s+)?(?:"[^"]+"|[\w$#]+)(?:\s*\.\s*(?:"[^"]+"|[\w$#]+))?\s*(.*)', re.DOTALL
 )
-#: Rows go or come without a trigger. INCLUDING ROWS: what a maintenance operation does not include is deleted.
+#: Rows vanish or appear without a trigger. INCLUDING ROWS deletes the rows that a maintenance operation excludes.
 _HARMFUL = re.compile(r"\b(?:DROP|TRUNCATE|EXCHANGE)\s+(?:SUB)?PARTITIONS?\b|\bINCLUDING\s+ROWS\b")
-#: Whatever stands behind it, no row is touched by it.
+#: This clause touches no row, regardless of the text behind it.
 _ADDS = re.compile(r"ADD\b")
 _HARMLESS = re.compile(
     r"MODIFY\b|RENAME\b|MOVE\b|SPLIT\b|MERGE\b|COALESCE\b|SET\b|ENABLE\b|DISABLE\b|SHRINK\b|ALLOCATE\b|DEALLOCATE\b"
@@ -31,17 +31,17 @@ _HARMLESS = re.compile(
     r"|DROP\s*(?:\(|(?:COLUMN|CONSTRAINT|PRIMARY|UNIQUE|UNUSED|SUPPLEMENTAL)\b)"
     r"|(?:NO\s+)?(?:INMEMORY|FLASHBACK\s+ARCHIVE)\b|RESULT_CACHE\b"
 )
-#: Rows go into other segments, or segments get other names.
+#: Rows move to other segments, or segments get other names.
 _REPLACES = re.compile(
     r"MOVE\b|SPLIT\b|MERGE\b|COALESCE\b|(?:ADD|RENAME)\s+(?:SUB)?PARTITION\b|MODIFY\b.*\b(?:SUB)?PARTITION\b", re.DOTALL
 )
-#: A column that is dropped can come back with other values under its name. No other clause can stand beside these.
+#: A dropped column can be added again with other values. These clauses cannot be combined with others.
 _DROPS_VALUES = re.compile(r"DROP\s*(?:\(|COLUMN\b)|SET\s+UNUSED\b")
 _SILENCES = re.compile(r"\bDISABLE\s+ALL\s+TRIGGERS\b")
 
 
 def keeps_rows(text: str) -> bool:
-    """Whether an ALTER TABLE with this text certainly has left every row in its table, and added none."""
+    """Whether an ALTER TABLE with this text certainly kept every row in its table and added none."""
     clauses = _clauses(text)
     if _HARMFUL.search(clauses):
         return False
@@ -51,36 +51,36 @@ def keeps_rows(text: str) -> bool:
 
 
 def keeps_values(text: str) -> bool:
-    """Whether an ALTER TABLE with this text certainly has left the values of columns that are declared as before."""
+    """Whether an ALTER TABLE with this text certainly kept the values of columns with an unchanged declaration."""
     return keeps_rows(text) and not _DROPS_VALUES.match(_clauses(text))
 
 
 def replaces_segments(text: str) -> bool:
-    """Whether an ALTER TABLE with this text gives the same rows other segments."""
+    """Whether an ALTER TABLE with this text moves the same rows to other segments."""
     return keeps_rows(text) and bool(_REPLACES.match(_clauses(text)))
 
 
 def silences(text: str) -> bool:
-    """Whether an ALTER TABLE with this text has switched the triggers off."""
+    """Whether an ALTER TABLE with this text has disabled the triggers."""
     return bool(_SILENCES.search(_clauses(text)))
 
 
 def _clauses(text: str) -> str:
-    """Return what stands behind the table's name, without comments and literals; empty if it is no ALTER TABLE."""
+    """Return the text behind the table's name, without comments and literals; empty if it is no ALTER TABLE."""
     found = _HEAD.fullmatch(_IGNORED.sub(" ", text.replace("\x00", "").upper()))
     return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What was noted, by table."""
+    """The recorded DDL, by table."""
 
     altered: Mapping[Place, list[str]]  # by statements with these texts
     truncated: frozenset[Place]
 
     @classmethod
     def of(cls, noted: Iterable[tuple[Any, ...]]) -> Notes:
-        """Read the rows of the notes."""
+        """Parse the rows of VENUS_DDL."""
         altered: dict[Place, list[str]] = defaultdict(list)
         truncated = set()
         for _, event, owner, name, text in noted:
@@ -91,21 +91,21 @@ class Notes:
         return cls(altered, frozenset(truncated))
 
     def explain_segments(self, place: Place) -> bool:
-        """Whether a table has other segments because of what was noted, which is followed."""
+        """Whether recorded statements explain the new segments of a table; VENUS handles those statements."""
         return place in self.truncated or any(map(replaces_segments, self.altered.get(place, ())))
 
     def explain_definition(self, place: Place) -> bool:
-        """Whether a table has another definition because of what was noted, which has changed no value."""
+        """Whether recorded statements that change no value explain the new definition of a table."""
         return bool(self.altered.get(place)) and not self.lose_values(place)
 
     def lose_rows(self, place: Place) -> bool:
-        """Whether rows of a partitioned table may have come or gone."""
+        """Whether rows of a partitioned table may have appeared or vanished."""
         return not all(map(keeps_rows, self.altered.get(place, ())))
 
     def lose_values(self, place: Place) -> bool:
-        """Whether values of a table may be others."""
+        """Whether values of a table may have changed."""
         return not all(map(keeps_values, self.altered.get(place, ())))
 
     def silenced(self, place: Place) -> bool:
-        """Whether a table's triggers were off."""
+        """Whether a table's triggers were disabled."""
         return any(map(silences, self.altered.get(place, ())))

@@ -1,4 +1,4 @@
-"""Reads the dictionary: which tables there are, what identifies a row, how each column is read."""
+"""The data dictionary: the tables, the key that identifies a row, and the way to read each column."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from venus.suggest import nearest
 
 
 class Dictionary:
-    """The dictionary of the schemas that may be captured."""
+    """The dictionary of the schemas that VENUS may capture."""
 
     def __init__(self, session: Session, version: Version, user: str, schemas: Seq[str]) -> None:
         self._session = session
@@ -54,8 +54,8 @@ class Dictionary:
         self.columns = Columns()  # of the configuration
         self._proofs: dict[tuple[str, str], list[Finding]] = {}
         self.type_map: Map[str, str] = NOTHING  # of the configuration
-        self.asked: Map[str, str] = NOTHING  # of this command: overrides what is recorded
-        self.found: list[Listed] = []  # when the tables were listed last
+        self.asked: Map[str, str] = NOTHING  # of this command: overrides the recorded types
+        self.found: list[Listed] = []  # the result of the last `listed`
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
@@ -80,49 +80,49 @@ class Dictionary:
 
     @property
     def owned(self) -> ownership.Owned:
-        """What VENUS has made in the user's own schema; as it was when the tables were listed."""
+        """The objects that VENUS created in the user's own schema, as of the last `listed`."""
         if self._owned is None:
             self._owned = ownership.read(self._session)
         return self._owned
 
     @property
     def visibility(self) -> Visibility:
-        """What is hidden from this user; as it was when the tables were listed."""
+        """The rows and values that are hidden from this user, as of the last `listed`."""
         if self._visibility is None:
             self._visibility = visibility.read(self._session, self.schemas, self.user)
         return self._visibility
 
     def is_own(self, owner: str, kind: str, name: str) -> bool:
-        """Whether VENUS has made an object in the user's own schema."""
+        """Whether VENUS created an object in the user's own schema."""
         return owner == self.user and self.owned.has(name, kind)
 
     def own_tables(self, owner: str, names: Seq[str]) -> frozenset[str]:
-        """Return which of a schema's tables VENUS has made, this installation or another one's."""
+        """Return those tables of a schema that this or another installation of VENUS created."""
         if owner != self.user:
             return ownership.elsewhere(self._session, owner, names)
         return frozenset(name for kind, name in self.owned.ours if kind == "TABLE")
 
     def inline_tables(self) -> frozenset[tuple[str, str]]:
-        """Return the tables that have the paper's columns, as the registry says; read once."""
+        """Return the tables with the paper's columns according to the registry; read once."""
         if self._inline is None:
             self._inline = inline.read_tables(self._session) if self._has("VENUS_POLLED") else frozenset()
         return self._inline
 
     def captured(self) -> frozenset[tuple[str, str]]:
-        """Return owner and name of the tables that are captured already."""
+        """Return owner and name of the captured tables."""
         if not self._has("VENUS_CAPTURED_TABLE"):
             return frozenset()
         return frozenset((row[0], row[1]) for row in self._session.rows(statement("registry", "captured_names")))
 
     def proved(self, table: Table, prove: Callable[[Table], list[Finding]]) -> list[Finding]:
-        """Return what a proof has found; it may read the whole table, so it is made once."""
+        """Return the findings of a proof. It may read the whole table, so it runs only once."""
         key = table.schema.qualified, repr(table.readings)
         if key not in self._proofs:
             self._proofs[key] = prove(table)
         return self._proofs[key]
 
     def recorded(self) -> list[Recorded]:
-        """Return the columns that travel in another way since `install-triggers --type-map`; read once."""
+        """Return the columns whose type `install-triggers --type-map` has changed; read once."""
         if self._recorded is None:
             self._recorded = overrides.read_recorded(self._session) if self._has(overrides.TABLE) else []
         return self._recorded
@@ -131,7 +131,7 @@ class Dictionary:
         return self.owned.has(own)
 
     def _ways(self, listed: Listed) -> dict[str, str]:
-        """Return how columns of a table travel instead of their usual way."""
+        """Return the types that columns of a table have instead of their default ones."""
         recorded = {r.name: r.to for r in self.recorded()}
         found: dict[str, str] = {}
         for asked in (self.type_map, recorded, self.asked):
@@ -139,14 +139,14 @@ class Dictionary:
         return found
 
     def has_inline_columns(self, listed: Listed) -> bool:
-        """Whether the paper's columns are there already."""
+        """Whether the table already has the paper's columns."""
         binds = {"owner": listed.owner, "name": listed.name}
         return bool(self._session.rows(statement("inline", "has_columns"), binds))
 
     def table(
         self, listed: Listed, known: TableSchema | None = None, number_max: int = 0, *, as_inline: bool = False
     ) -> Table:
-        """Read one table; columns that `known` has keep their numbers. `as_inline`: as it will be with the columns."""
+        """Read one table; columns of `known` keep their numbers. `as_inline`: with the columns it is going to get."""
         binds = {"owner": listed.owner, "name": listed.name}
         rows = self.column_rows(listed)
         keys = self._session.rows(statement("dictionary", "keys"), binds)
@@ -173,14 +173,14 @@ class Dictionary:
         return replace(found, schema=replace(schema, left_out=(*schema.left_out, *left)))
 
     def column_rows(self, listed: Listed) -> list[Row]:
-        """Return what the dictionary says of a table's columns."""
+        """Return the dictionary's rows about the columns of a table."""
         collation = "C.COLLATION" if self._version.column_collation else "NULL"
         invisible = "C.USER_GENERATED = 'YES'" if self._version.invisible_identity else "1 = 0"
         text = statement("dictionary", "columns", collation=collation, invisible=invisible)
         return self._session.rows(text, {"owner": listed.owner, "name": listed.name})
 
     def to_record(self, included: Seq[Listed]) -> list[Recorded]:
-        """Return what this command asks for, column by column. Raises ConfigError for what is no column, or a key's."""
+        """Return the requested types column by column. Raises ConfigError for an unknown column or an unfit key."""
         found: list[Recorded] = []
         for name in self.asked:
             switch = spelled(name)
@@ -194,7 +194,7 @@ class Dictionary:
         return found
 
     def _of_type(self, switch: str, included: Seq[Listed]) -> list[Recorded]:
-        """Return the columns of a type that are not asked for by name."""
+        """Return the columns of a type that are not requested by name."""
         found = []
         for at in included:
             named = wanted(self.asked, at.owner, at.name)
@@ -206,7 +206,7 @@ class Dictionary:
         return found
 
     def asked_for(self, switch: str) -> str:
-        """Return what this command asks for all columns of a type."""
+        """Return the type that this command requests for all columns of a type."""
         return next(to for name, to in self.asked.items() if spelled(name) == switch)
 
     def _columns_named(self, name: str, included: Seq[Listed]) -> list[Recorded]:
@@ -216,7 +216,7 @@ class Dictionary:
                 table = self.table(at)
                 exact = next((c.name for c in table.schema.columns if c.name.upper() == column), None)
                 if exact in table.schema.key and not table.readings[exact].mapping.log_type:
-                    raise ConfigError(f"--type-map {name}: a column of the key cannot travel as {to}")
+                    raise ConfigError(f"--type-map {name}: a column of the key cannot be carried as {to}")
                 if exact is not None:
                     found.append(Recorded(owner=at.owner, table=at.name, column=exact, to=to))
         return found
@@ -230,7 +230,7 @@ class Dictionary:
         return f"{here[0].qualified} has no column {column}{nearest(column, columns)}"
 
     def structures(self, owner: str) -> structure.SchemaRows:
-        """Return what a schema's tables are besides their rows, as it was when they were listed."""
+        """Return the structure of a schema's tables, as of the last `listed`."""
         if owner not in self._structures:
             self._structures[owner] = structure.read(self._session, self._version, owner)
         return self._structures[owner]
@@ -239,7 +239,7 @@ class Dictionary:
 def open_dictionary(
     session: Session, schemas: Seq[str], type_map: Map[str, str], columns: Columns
 ) -> tuple[Version, Dictionary]:
-    """Return the server's version and its dictionary as the configuration reads it. Raises ConfigError before 11.2."""
+    """Return the version of the server and its configured dictionary. Raises ConfigError before 11.2."""
     text = str(session.row(statement("dictionary", "version"))[0])
     version = version_of(text)
     if version is None:

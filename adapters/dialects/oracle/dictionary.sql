@@ -1,4 +1,4 @@
--- What VENUS asks of Oracle's dictionary. Everything here only reads.
+-- Queries on Oracle's dictionary. All of them only read.
 
 -- session --
 SELECT USER, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA') FROM DUAL
@@ -7,7 +7,7 @@ SELECT USER, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA') FROM DUAL
 SELECT VERSION FROM PRODUCT_COMPONENT_VERSION WHERE PRODUCT LIKE 'Oracle%'
 
 -- tables --
--- Without the recycle bin; which of these are no ordinary tables: kinds.py.
+-- Without the recycle bin; tables.py decides which of these are not ordinary tables.
 SELECT T.OWNER, T.TABLE_NAME, T.PARTITIONED, COALESCE(T.NUM_ROWS, 0), T.TEMPORARY, T.NESTED, T.SECONDARY, T.IOT_TYPE,
        T.CLUSTER_NAME, T.ROW_MOVEMENT
   FROM ALL_TABLES T
@@ -15,8 +15,8 @@ SELECT T.OWNER, T.TABLE_NAME, T.PARTITIONED, COALESCE(T.NUM_ROWS, 0), T.TEMPORAR
  ORDER BY T.TABLE_NAME
 
 -- columns --
--- Without virtual columns, which structure.py names, and without the server's own hidden ones. An invisible column is the
--- application's; ORA_ARCHIVE_STATE says which rows are archived.
+-- Without virtual columns, which structure.py reports, and without the server's hidden ones. An invisible column belongs to
+-- the application; ORA_ARCHIVE_STATE marks archived rows.
 SELECT C.COLUMN_NAME, C.DATA_TYPE, C.DATA_TYPE_OWNER, C.DATA_LENGTH, C.CHAR_LENGTH, C.CHAR_USED, C.DATA_PRECISION,
        C.DATA_SCALE, C.NULLABLE, {collation}, C.HIDDEN_COLUMN
   FROM ALL_TAB_COLS C
@@ -25,7 +25,7 @@ SELECT C.COLUMN_NAME, C.DATA_TYPE, C.DATA_TYPE_OWNER, C.DATA_LENGTH, C.CHAR_LENG
  ORDER BY C.INTERNAL_COLUMN_ID
 
 -- keys --
--- Primary key first, then unique constraints (enabled and validated), then unique indexes that no constraint has made.
+-- Primary key first, then unique constraints (enabled and validated), then unique indexes without a constraint.
 SELECT K.NAME, K.KIND, K.COLUMN_NAME
   FROM (SELECT C.CONSTRAINT_NAME AS NAME, C.CONSTRAINT_TYPE AS KIND, K.COLUMN_NAME, K.POSITION AS PLACE
           FROM ALL_CONSTRAINTS C
@@ -47,11 +47,11 @@ SELECT K.NAME, K.KIND, K.COLUMN_NAME
 SELECT 1 FROM {table} WHERE 1 = 0
 
 -- exists --
--- Whoever may see this needs no privilege on the table.
+-- A user who may read this view needs no privilege on the table.
 SELECT 1 FROM DBA_TABLES T WHERE T.OWNER = :owner AND T.TABLE_NAME = :name
 
 -- mark --
--- Changes when a captured table has been altered (or granted on, which costs one comparison).
+-- Changes when a captured table is altered (or a privilege on it is granted, which costs one superfluous comparison).
 SELECT COUNT(*), MAX(O.LAST_DDL_TIME), MAX(CASE WHEN O.LAST_DDL_TIME > SYSDATE - 3 / 86400 THEN 1 ELSE 0 END)
   FROM ALL_OBJECTS O JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = O.OWNER AND V.NAME = O.OBJECT_NAME
  WHERE O.OBJECT_TYPE = 'TABLE'
@@ -74,11 +74,11 @@ SELECT C.TABLE_NAME, C.COLUMN_NAME, C.DATA_TYPE, C.CHAR_LENGTH, C.DATA_LENGTH, C
 SELECT NAME, LINE, POSITION, TEXT FROM USER_ERRORS WHERE NAME = :name ORDER BY SEQUENCE
 
 -- privileges --
--- Directly or by a role: the triggers touch nothing but VENUS's own objects, so a role is enough for making them.
+-- Granted directly or through a role: the triggers touch only VENUS's own objects, so a role is enough to create them.
 SELECT PRIVILEGE FROM SESSION_PRIVS
 
 -- packages --
--- ALL_OBJECTS shows what this user may execute.
+-- ALL_OBJECTS shows the packages that this user may execute.
 SELECT OBJECT_NAME FROM ALL_OBJECTS
  WHERE OWNER = 'SYS' AND OBJECT_TYPE = 'PACKAGE' AND OBJECT_NAME IN ('DBMS_LOB', 'DBMS_STATS', 'DBMS_UTILITY')
 

@@ -1,7 +1,11 @@
-"""The driver that an Oracle URL names, and what VENUS asks of it: the only place that knows its modules.
+"""The driver that an Oracle URL names, with its error codes: the only module that knows the driver's modules.
 
-python-oracledb (thin unless the URL says `thick_mode`) and cx_Oracle go through the same code: both describe columns
-to an output type handler, both carry the error's code in their exceptions. SQLAlchemy reads the URL, nothing else.
+python-oracledb (thin unless the URL says `thick_mode`) and cx_Oracle use the same code: both describe columns to an
+output type handler, both have the error's code in their exceptions. SQLAlchemy only parses the URL.
+
+A password may change while VENUS runs. Between the change in the database and that of the file, every login is refused.
+Ten refusals in a row lock most accounts (FAILED_LOGIN_ATTEMPTS), so VENUS retries a refused password only after
+minutes, and a new password at once.
 """
 
 from __future__ import annotations
@@ -24,19 +28,21 @@ from venus.errors import ConfigError, LoginRefused
 
 
 class Action(Enum):
-    """What follows from an error."""
+    """The reaction of VENUS to an error."""
 
     AGAIN = "open the snapshot again"
-    RECONNECT = "connect again, then go on"
-    WAIT = "somebody holds a lock, or memory is short: try again"
+    RECONNECT = "connect again, then continue"
+    WAIT = "a lock blocks the statement, or memory is short: try again"
     DICTIONARY = "compare the schemas, then open the snapshot again"
     DENIED = "the user may not do this"
-    CLIENT = "Oracle's client library is not there, or cannot be used"
+    CLIENT = "Oracle's client library is missing or cannot be used"
     THICK = "the driver's thin mode cannot do this"
     SPACE = "the database has no room left: try again when it has"
-    FAIL = "give up and say why"
+    FAIL = "give up and report the error"
 
 
+#: The codes and their meaning are those of Oracle's and python-oracledb's documentation. VENUS reports every other
+#: error as it is and does not retry.
 ACTIONS = {
     Action.AGAIN: (
         "ORA-01555",  # snapshot too old
@@ -44,12 +50,12 @@ ACTIONS = {
         "ORA-01410",  # invalid ROWID: rebuilt while it was read
         "ORA-01466",  # altered since the snapshot was opened
         "ORA-12801",  # a parallel query's server failed
-        "ORA-22922",  # nonexistent LOB value: its row has gone meanwhile
+        "ORA-22922",  # nonexistent LOB value: its row was deleted in the meantime
         "ORA-22924",  # snapshot too old, of a LOB
         "ORA-08176",  # consistent read failure, rollback data not available
         "ORA-08177",  # cannot serialize access
         "ORA-04061",  # existing state of a package has been invalidated
-        "ORA-04065",  # it has been altered or dropped
+        "ORA-04065",  # the package was altered or dropped
         "ORA-06508",  # could not find program unit being called: it is being replaced
         "ORA-10387",  # parallel query server interrupt
         "ORA-12805",  # parallel query server died
@@ -81,20 +87,20 @@ ACTIONS = {
         "ORA-04031",  # out of shared memory
         "ORA-04021",  # time-out while waiting to lock an object
         "ORA-30006",  # resource busy, with a time-out
-        "ORA-20101",  # VENUS's own fence: a transaction is still open
+        "ORA-20101",  # VENUS's fence: a transaction is still open
     ),
     Action.DICTIONARY: (
         "ORA-00904",  # no such column
         "ORA-00942",  # no such table
         "ORA-04043",  # no such object
-        "ORA-00932",  # inconsistent data types: a column has another one now
+        "ORA-00932",  # inconsistent data types: the type of a column has changed
     ),
     Action.DENIED: ("ORA-01017", "ORA-01031", "ORA-01045", "ORA-28000", "ORA-28001", "ORA-41900"),
     Action.CLIENT: (
         "DPI-1047",  # cannot be loaded
         "DPI-1050",  # too old
         "DPI-1072",  # version not supported
-        "ORA-01804",  # found, but not the files that belong to it
+        "ORA-01804",  # the library was found, but not its files
     ),
     Action.THICK: (
         "DPY-3001",  # Native Network Encryption
@@ -112,11 +118,11 @@ _BY_CODE = {code: action for action, codes in ACTIONS.items() for code in codes}
 
 
 def action_of(code: str) -> Action:
-    """Return what to do about an error."""
+    """Return the reaction to an error code."""
     return _BY_CODE.get(code, Action.FAIL)
 
 
-#: How to get what cx_Oracle cannot do without.
+#: The hint for cx_Oracle without Oracle's client.
 CLIENT = (
     "install Oracle's Instant Client and libaio and name its folder in LD_LIBRARY_PATH, or write oracle+oracledb://, "
     "which needs no client"
@@ -125,7 +131,7 @@ _CODE = re.compile(r"\b(?:ORA|DPY|DPI)-\d+")
 
 
 class National(str):
-    """A text of the national character set: bound as such, or a database without Unicode would lose characters."""
+    """A text of the national character set, bound as such: otherwise a database without Unicode loses characters."""
 
     __slots__ = ()
 
@@ -144,7 +150,7 @@ class Driver(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the URL says for VENUS: `venus_schemas=APP,HR`, `venus_rac=yes`, `venus_watch=database`."""
+    """VENUS's options in the URL: `venus_schemas=APP,HR`, `venus_rac=yes`, `venus_watch=database`."""
 
     schemas: tuple[str, ...] = ()  # none = the user's own
     cluster: bool = False
@@ -166,7 +172,7 @@ class ModuleDriver:
     call: Callable[[], Any]
 
     def connect(self) -> Any:
-        """Connect, and have every value fetched exactly."""
+        """Connect, and install the handlers that fetch every value exactly."""
         connection = self.call()
         connection.outputtypehandler = output_handler(self.module)
         connection.inputtypehandler = input_handler(self.module)
@@ -174,7 +180,7 @@ class ModuleDriver:
 
 
 def driver_of(url: str) -> tuple[Driver, Options]:
-    """Read a URL `oracle+oracledb://user:password@host:1521/?service_name=NAME`. Its secrets are never shown."""
+    """Parse a URL `oracle+oracledb://user:password@host:1521/?service_name=NAME`. Messages contain no secrets."""
     parsed = sa.make_url(url)
     if parsed.drivername == "oracle":
         parsed = parsed.set(drivername="oracle+oracledb")
@@ -200,7 +206,7 @@ def driver_of(url: str) -> tuple[Driver, Options]:
 
 
 def _start_client(module: Any, client: dict[str, str]) -> None:
-    """Load Oracle's client for the thick mode. cx_Oracle knows no other and has it loaded already."""
+    """Load Oracle's client for the thick mode. cx_Oracle has no other mode and has loaded it already."""
     if not hasattr(module, "init_oracle_client"):
         return
     try:
@@ -225,7 +231,7 @@ def _own_options(url: sa.URL) -> tuple[sa.URL, Options]:
 
 
 def output_handler(module: Any) -> Callable[..., Any]:
-    """Return the function that says how a column is fetched: decimals exactly, LOBs with their row or as locators."""
+    """Return the handler that fetches decimals exactly, and LOBs with their row or as locators."""
     wanted = {
         module.DB_TYPE_NUMBER: Decimal,
         module.DB_TYPE_CLOB: module.DB_TYPE_LONG,
@@ -237,14 +243,14 @@ def output_handler(module: Any) -> Callable[..., Any]:
         # python-oracledb describes a column by one object, cx_Oracle by name, type, size, precision and scale
         name, kind = (described[0].name, described[0].type_code) if len(described) == 1 else described[:2]
         if name.startswith(LOCATOR):
-            return cursor.var(kind, arraysize=cursor.arraysize)  # whatever the driver's defaults.fetch_lobs says
+            return cursor.var(kind, arraysize=cursor.arraysize)  # independent of the driver's defaults.fetch_lobs
         return cursor.var(wanted[kind], arraysize=cursor.arraysize) if kind in wanted else None
 
     return handler
 
 
 def input_handler(module: Any) -> Callable[..., Any]:
-    """Return the function that says how a value is bound: texts of the national character set as such."""
+    """Return the handler that binds texts of the national character set as such."""
 
     def handler(cursor: Any, value: Any, arraysize: int) -> Any:
         return cursor.var(module.DB_TYPE_NVARCHAR, arraysize=arraysize) if isinstance(value, National) else None
@@ -253,7 +259,7 @@ def input_handler(module: Any) -> Callable[..., Any]:
 
 
 def code_of(error: Exception) -> str:
-    """Return the error's code, ORA-01555 or DPY-4011, empty if it has none."""
+    """Return the error's code, such as ORA-01555 or DPY-4011; empty if it has none."""
     detail = error.args[0] if error.args else ""
     if full := getattr(detail, "full_code", ""):
         return str(full)
@@ -262,21 +268,21 @@ def code_of(error: Exception) -> str:
 
 
 def said_by(error: Exception) -> str:
-    """Return the first line of what the server said: the rest is a help page's address."""
+    """Return the first line of the error's message: the rest is the address of a help page."""
     return str(error).strip().partition("\n")[0]
 
 
-#: After so long a password that was refused is tried again: the database may have been made to fit it.
+#: A refused password is retried after this time: the database may have been changed to accept it.
 AGAIN_S = 300.0
-HINT = "correct the password in the file, or what the command prints: each new one is tried at once"
+HINT = "correct the password in the file, or the output of the command: each new password is tried at once"
 
-#: What this process was refused, by the URL with its password: when, and what was said.
+#: The refused logins of this process, by the URL with its password: time and message.
 _refused: dict[str, tuple[float, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class RotatingDriver:
-    """A driver, and the URL as it is now."""
+    """A driver whose URL has a password that may change."""
 
     driver: Driver
     url: str
@@ -291,7 +297,7 @@ class RotatingDriver:
         return self.driver.error
 
     def connect(self) -> Any:
-        """Connect. Raises LoginRefused, which may be tried again, where another password may help."""
+        """Connect. Raises LoginRefused, which may be retried, if another password may help."""
         at, said = _refused.get(self.url, (0.0, ""))
         if said and self.monotonic() < at + AGAIN_S:
             raise LoginRefused(said, hint=HINT)

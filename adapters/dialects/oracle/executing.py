@@ -1,6 +1,6 @@
-"""Runs the steps of an installation one by one, or what remains to do after somebody else has run them as a script.
+"""The execution of an installation's steps, or of the steps that remain after a DBA has run them as a script.
 
-What fails in an installation takes the triggers of its own table away again: the application goes on (capture.md 3).
+A failing step removes the triggers of its own table again, so that the application can continue (capture.md 3).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from venus.errors import Refused, SourceError, VenusError
 
 logger = logging.getLogger(__name__)
 
-#: How often a statement is tried that somebody's lock is in the way of, or the fence.
+#: The number of attempts for a statement that a lock or an open transaction blocks.
 ATTEMPTS = 10
 
 
 def run(session: Session, steps: Seq[Step]) -> None:
-    """Run the steps. What fails takes the triggers of its own table away again, and nothing else."""
+    """Run the steps. A failing step removes the triggers of its own table again, and nothing else."""
     session.run(statement("session", "patience"))
     for step in steps:
         if step.shown.exists:
@@ -36,7 +36,7 @@ def run(session: Session, steps: Seq[Step]) -> None:
         except VenusError as error:
             session.rollback()
             if step.kind == "widen":
-                raise  # its triggers are as they were
+                raise  # its triggers are unchanged
             table = step.shown.table
             _take_away(session, [s.name for s in steps if s.kind == "make" and s.shown.table == table])
             _mark(session, table, str(error))
@@ -44,7 +44,7 @@ def run(session: Session, steps: Seq[Step]) -> None:
 
 
 def remove(session: Session, steps: Seq[Step]) -> None:
-    """Run the steps that take tables out of capture. What fails is left as it is: the command is run again."""
+    """Run the steps that take tables out of capture. After a failure the operator runs the command again."""
     session.run(statement("session", "patience"))
     for step in steps:
         try:
@@ -55,13 +55,13 @@ def remove(session: Session, steps: Seq[Step]) -> None:
 
 
 def adopt(session: Session, steps: Seq[Step]) -> None:
-    """Go on after an installation by hand: run what only VENUS does. Raises Refused for what is not as printed."""
+    """Complete an installation by hand: run the steps that only VENUS runs. Raises Refused for a missing step."""
     missing = [s.shown for s in steps if not s.shown.exists and not s.shown.adopted]
     if missing:
-        first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # what is recorded says more
-        said = f"{len(missing)} statements of the installation have not been run"
-        hint = "print the rest with `venus install-triggers --dry-run`; what is there must be as it was printed"
-        raise Refused(f"{said}, the first: {first.table}: {first.what}", hint=hint)
+        first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # an object is more telling
+        count = f"{len(missing)} statements of the installation have not been run"
+        hint = "print the rest with `venus install-triggers --dry-run`; existing objects must be as they were printed"
+        raise Refused(f"{count}, the first: {first.table}: {first.what}", hint=hint)
     _refuse_other_logs(session)
     for step in steps:
         if step.shown.adopted and not step.shown.exists:
@@ -73,7 +73,7 @@ def adopt(session: Session, steps: Seq[Step]) -> None:
 
 
 def _refuse_other_logs(session: Session) -> None:
-    """Refuse a log table that has not the columns that its triggers write."""
+    """Raise Refused for a log table without a column that its triggers write."""
     found = objects(session).columns
     for table_id, known in registry.read_tables(session).items():
         log = log_table(table_id)
@@ -91,20 +91,20 @@ def _run(session: Session, step: Step) -> None:
 
 
 def _check(session: Session, step: Step) -> None:
-    """Run the block that fails if a trigger does not compile, and say what the dictionary says of it."""
+    """Run the block that fails if a trigger does not compile, and report the errors of the dictionary."""
     try:
         session.run(step.shown.sql)
     except SourceError as error:
         errors = session.rows(statement("dictionary", "errors"), {"name": step.name})
-        said = "; ".join(f"line {line}: {' '.join(str(text).split())}" for _, line, _, text in errors)
+        messages = "; ".join(f"line {line}: {' '.join(str(text).split())}" for _, line, _, text in errors)
         hint = "grants must be direct: a trigger does not see what its owner has through a role"
         raise SourceError(
-            f"trigger {step.name} does not compile and was removed: {said or 'no reason given'}", hint=hint
+            f"trigger {step.name} does not compile and was removed: {messages or 'no reason given'}", hint=hint
         ) from error
 
 
-def _patiently(step: Step, attempted: Callable[[], object]) -> None:
-    """Try again what a lock or an open transaction is in the way of."""
+def _patiently(step: Step, run_once: Callable[[], object]) -> None:
+    """Run a statement, and retry it while a lock or an open transaction blocks it."""
     for attempt in tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(Busy),
         stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -113,7 +113,7 @@ def _patiently(step: Step, attempted: Callable[[], object]) -> None:
         reraise=True,
     ):
         with attempt:
-            attempted()
+            run_once()
 
 
 def _said(state: tenacity.RetryCallState) -> object:
@@ -129,7 +129,7 @@ def _take_away(session: Session, triggers: Seq[str]) -> None:
 
 
 def _mark(session: Session, table: str, why: str) -> None:
-    """Say of a table why it is not captured (any more); a new one waits for the next installation."""
+    """Record why a table is not captured (any more); a new table waits for the next installation."""
     if "VENUS_CAPTURED_TABLE" not in objects(session).kinds:
         return
     for table_id, known in registry.read_tables(session).items():
@@ -138,6 +138,6 @@ def _mark(session: Session, table: str, why: str) -> None:
         if known.is_unfinished:
             registry.set_state(session, table_id, registry.PAUSED, f"{INSTALLING}: {why}")
         else:
-            reason = f"changes are missed, its triggers could not be made again: {why}"
+            reason = f"changes are missed, its triggers could not be created again: {why}"
             registry.set_state(session, table_id, registry.RESYNC, reason)
     session.commit()

@@ -1,4 +1,10 @@
-"""Follows the dictionary: what has changed at captured tables is stored in the registry, in one transaction."""
+"""Schema changes of captured tables: VENUS stores them in the registry, in one transaction.
+
+Captured tables of other schemas may become unreadable for VENUS's user. They halt alone until he may read them again.
+Oracle reports a table without any privilege as one that does not exist (ORA-00942), and its views omit it. VENUS's own
+triggers distinguish the two cases: they are dropped with their table, and their owner always sees them. If they are
+gone as well, only a DBA can tell. VENUS then names both possibilities and never assumes that the table was dropped.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +29,11 @@ from venus.errors import DatabaseUnavailable, SourceError
 logger = logging.getLogger(__name__)
 
 ALTERED = "altered while partitioned: a partition may have been truncated or exchanged, read the table again"
-SILENCED = "its triggers were disabled by ALTER TABLE: changes may have been missed meanwhile, read the table again"
+SILENCED = "ALTER TABLE disabled its triggers: changes may have been missed in the meantime, read the table again"
 
 
 def compare_all(writer: Session, dictionary: Dictionary) -> list[Comparison]:
-    """Compare every table whose installation is complete; leaves no transaction open."""
+    """Compare every table whose installation is complete; leave no transaction open."""
     present = objects(writer).triggers
     listed = {(t.owner, t.name): t for t in dictionary.listed()}
     known = [c for c in registry.read_tables(writer).values() if not c.is_unfinished]
@@ -45,9 +51,9 @@ def compare_all(writer: Session, dictionary: Dictionary) -> list[Comparison]:
 
 
 def follow(writer: Session, dictionary: Dictionary) -> None:
-    """Store what has changed since the last time, and remove the notes that said so.
+    """Store the schema changes since the last call, and remove the DDL records that reported them.
 
-    A note of a TRUNCATE stays: it belongs to a cut.
+    The record of a TRUNCATE stays: a cut consumes it.
     """
     noted = writer.rows(statement("registry", "ddl_rows"))
     found = compare_all(writer, dictionary)
@@ -68,19 +74,19 @@ def follow(writer: Session, dictionary: Dictionary) -> None:
 
 
 def _told(how: Comparison, notes: Notes) -> Comparison:
-    """Add what was noted of a table, unless there is a reason to read it again already."""
+    """Apply the DDL records of a table, unless there is already a reason to read it again."""
     if how.reason or how.table is None:
         return how
     reason = SILENCED if notes.silenced(how.place) and not how.begins else ""
     if how.table.listed.partitioned and notes.lose_rows(how.place):
         reason = ALTERED
-    # the notes are gone when a paused table goes on
+    # the records are gone when a paused table is resumed
     again = bool(reason) and how.is_paused
     return replace(how, reason=reason, again=how.again or again or notes.lose_values(how.place))
 
 
 def _watch(writer: Session, notes: Notes) -> Watch | None:
-    """Look at the segments; an installation of an older version has nowhere to remember them."""
+    """Read the segments; return None for an older installation, which has no table for them."""
     if segments.TABLE not in objects(writer).kinds:
         return None
     return Watch(writer, segments.read(writer), notes)
@@ -102,7 +108,7 @@ def _store(writer: Session, how: Comparison) -> None:
 
 
 def _silence(writer: Session, found: Seq[Comparison]) -> None:
-    """Take triggers away that do not fit their table's key: they could fail the application's statements."""
+    """Remove triggers that do not fit the key of their table: they could fail the application's statements."""
     unfit = [how.captured.schema for how in found if how.silence]
     present = objects(writer).triggers if unfit else {}
     for schema in unfit:
@@ -111,7 +117,7 @@ def _silence(writer: Session, found: Seq[Comparison]) -> None:
                 try:
                     writer.run(ddl.drop(kind, name))
                 except DatabaseUnavailable:
-                    logger.warning("%s is in use: trigger %s is taken away later", schema.qualified, name)
+                    logger.warning("%s is in use: trigger %s will be removed later", schema.qualified, name)
     writer.rollback()
 
 
@@ -124,7 +130,7 @@ def lacking(
     session: Session, user: str, captured: Iterable[Captured], listed: Collection[Place],
     present: Mapping[str, Present],
 ) -> dict[int, str]:  # fmt: skip
-    """Return the tables that may not be read, with what has to happen; `listed` = those that the dictionary shows."""
+    """Return the unreadable tables with their remedies; `listed` = the tables that the dictionary shows."""
     places = {c.schema.table_id: (c.schema.namespace, c.schema.name) for c in captured}
     shown = {table_id: place for table_id, place in places.items() if place in listed}
     found = {table_id: _grant(shown[table_id], user) for table_id in _unreadable(session, shown)}
@@ -135,7 +141,7 @@ def lacking(
 
 
 def _unreadable(session: Session, places: Mapping[int, Place]) -> set[int]:
-    """Ask for all in one round trip: that is how it nearly always is."""
+    """Return the tables that may not be read; one round trip is enough if all of them may be."""
     each = {t: statement("dictionary", "may_read", table=f"{quoted(o)}.{quoted(n)}") for t, (o, n) in places.items()}
     if not each or _is_done(session, "\nUNION ALL ".join(each.values())):
         return set()
@@ -151,10 +157,10 @@ def _is_done(session: Session, text: str) -> bool:
 
 
 def _hidden(session: Session, user: str, table_id: int, place: Place, present: Mapping[str, Present]) -> str:
-    """Return what has to happen to a table that the dictionary does not show; empty if it is gone for certain."""
+    """Return the remedy for a table that the dictionary does not show; empty if it is certainly gone."""
     own = [present[name].on for kind, name in ownership.of_table(table_id) if kind == "TRIGGER" and name in present]
     if own:
-        # it has another name now, or is in the recycle bin
+        # if the names differ, the table was renamed or is in the recycle bin
         return _grant(place, user) if ".".join(place) in own else ""
     there = _is_there(session, place)
     if there is None:
@@ -164,7 +170,7 @@ def _hidden(session: Session, user: str, table_id: int, place: Place, present: M
 
 
 def _is_there(session: Session, place: Place) -> bool | None:
-    """Ask the DBA's views; None if this user may not see them."""
+    """Return whether the DBA views show the table; None if this user may not read them."""
     binds = {"owner": place[0], "name": place[1]}
     try:
         rows: Seq[Seq[object]] = session.rows(statement("dictionary", "exists"), binds)
@@ -183,11 +189,11 @@ def _shown(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One look at the segments of all captured tables."""
+    """The segments of all captured tables, read once."""
 
     session: Session
     found: segments.Segments
-    #: What was noted says what follows, also of segments that are replaced by it.
+    #: The recorded DDL, which may explain new segments.
     notes: Notes
 
     def judged(self, how: Comparison) -> Comparison:
@@ -196,12 +202,12 @@ class Watch:
         if how.reason or how.table is None:
             return how
         reason = "" if self.notes.explain_segments(place) else self.found.reason(table_id, place)
-        if not reason and not how.begins:  # otherwise the whole table is about to be read anyway
+        if not reason and not how.begins:  # otherwise the fill is about to read the whole table anyway
             reason = self.found.altered(table_id, place)
         return replace(how, reason=reason, again=not how.is_paused and self._altered(how))
 
     def _altered(self, how: Comparison) -> bool:
-        """Say whether ALTER TABLE may have given rows other values."""
+        """Whether ALTER TABLE may have given rows other values."""
         before, now = self._before(how), self._now(how)
         explained = self.notes.explain_definition(how.place) or segments.extended(before, now)
         look = segments.DEFINITION
@@ -211,7 +217,7 @@ class Watch:
         return self.found.stored.get(how.captured.schema.table_id, segments.NOTHING)
 
     def _now(self, how: Comparison) -> segments.Marks:
-        """Return what there is to remember of a table; of one that cannot be read its definition stays as it was."""
+        """Return the marks to store of a table; a table that cannot be read keeps the mark of its definition."""
         now = dict(self.found.now.get(how.place, segments.NOTHING))
         specified = now.pop(segments.DEFINITION, "")
         before = self._before(how).get(segments.DEFINITION, "")
@@ -219,9 +225,10 @@ class Watch:
         return now | ({segments.DEFINITION: look} if look else {})
 
     def store(self, compared: Iterable[Comparison]) -> None:
-        """Remember what was looked at, in the transaction that stores what follows from it.
+        """Store the present marks, in the transaction that stores their consequences.
 
-        Not of a table that is PAUSED, or may not be read: no reason was stored for it, so it must be found again later.
+        Tables that are PAUSED or may not be read are skipped: no reason was stored for them, so that a later comparison
+        must find the change again.
         """
         for how in compared:
             now = self._now(how)

@@ -1,7 +1,7 @@
 """The paper's own variant, on request: recordID, isDeleted and Sequence in the application's tables (VENUS 3.1, 3.2).
 
-Writers of a table wait for each other until commit, at the row that holds its Sequence; that is what makes `Sequence >
-lastSequence` exact here, and what makes it slow. A row's identity is its RECORDID, a deletion is ISDELETED = 1.
+Writers of a table wait for each other until commit, at the row with its Sequence. This makes `Sequence > lastSequence`
+exact, and slow. RECORDID identifies a row; ISDELETED = 1 marks a deleted one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from venus.adapters.dialects.oracle.versions import Version
 
 COLUMNS = ("RECORDID", "ISDELETED", "SEQUENCE")
 TABLES = (("log", "VENUS_TABLE_LOG"), ("polled", "VENUS_POLLED"))
-#: RECORDID as the dictionary describes it once it is there.
+#: RECORDID as the dictionary describes it.
 _RECORDID: Row = ("RECORDID", "NUMBER", None, 22, 0, None, 19, 0, "N", None)
 #: The identity of a row, as a constraint: name, type, column.
 _IDENTITY: Row = ("RECORDID", "P", "RECORDID")
@@ -27,24 +27,24 @@ _IDENTITY: Row = ("RECORDID", "P", "RECORDID")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """How far a table has been read, and how far it can be in this snapshot."""
+    """The Sequence up to which a table was read, and the highest one in this snapshot."""
 
     last: int
     highest: int
 
 
 def without_columns(rows: Seq[Row]) -> tuple[list[Row], list[Row]]:
-    """Return a table's columns and keys as they travel: the application's own, identified by RECORDID."""
+    """Return a table's columns and key as they are carried: the application's own, identified by RECORDID."""
     return [*(row for row in rows if row[0] not in COLUMNS), _RECORDID], [_IDENTITY]
 
 
 def own_objects() -> list[Made]:
-    """Return the paper's log table, and the one that says how far it was read."""
+    """Return the paper's log table, and the table with the Sequences up to which it was read."""
     return [Made(kind="TABLE", name=name, sql=statement("inline", block)) for block, name in TABLES]
 
 
 def triggers(table: Keyed, table_id: int) -> Iterator[Made]:
-    """Yield the three triggers of a captured table, disabled."""
+    """Yield the three disabled triggers of a captured table."""
     for letter, block in zip(names.TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
         name = names.trigger(letter, table_id)
         sql = statement("inline", block, trigger=name, table=table.sql, name=_named(table))
@@ -52,18 +52,18 @@ def triggers(table: Keyed, table_id: int) -> Iterator[Made]:
 
 
 def forgotten(owner: str, name: str) -> str:
-    """Return the statement that takes back what an installation left that was cut short."""
+    """Return the statement that removes the remains of an interrupted installation."""
     return statement("inline", "no_polled_row", name=literal(f"{owner}.{name}"))
 
 
 def rows_of(table: Keyed) -> Iterator[tuple[str, str]]:
-    """Yield what marks a table as captured in this way, before it is registered; harmless if it is there."""
+    """Yield the statements that mark a table as captured inline before it is registered; repeatable."""
     yield "row of VENUS_TABLE_LOG", statement("inline", "log_row", name=_named(table))
     yield "row of VENUS_POLLED", statement("inline", "polled_row", name=_named(table))
 
 
 def columns_of(table: Keyed, table_id: int, version: Version) -> Iterator[tuple[str, str]]:
-    """Yield what has to be there before the triggers: its name in the dictionary, and the statement."""
+    """Yield name and statement of the objects that the triggers need."""
     hidden = " INVISIBLE" if version.invisible_identity else ""
     yield "columns", statement("inline", "columns", table=table.sql, hidden=hidden)
     index = names.trigger("X", table_id)
@@ -71,20 +71,20 @@ def columns_of(table: Keyed, table_id: int, version: Version) -> Iterator[tuple[
 
 
 def after_fence(table: Keyed, table_id: int) -> Iterator[tuple[str, str]]:
-    """Yield what comes once every writer meets the triggers: the rows of before get their numbers."""
-    yield "numbers of the rows there are", statement("inline", "number", table=table.sql)
+    """Yield the steps after the fence, when every writer fires the triggers: older rows get their numbers."""
+    yield "numbers of the existing rows", statement("inline", "number", table=table.sql)
     constraint = names.trigger("R", table_id)
     yield f"constraint {constraint}", statement("inline", "identify", table=table.sql, constraint=constraint)
-    yield "begin of the polling", statement("inline", "begin_behind", name=_named(table))
+    yield "start of the polling", statement("inline", "begin_behind", name=_named(table))
 
 
 def drop_columns(owner: str, name: str) -> str:
-    """Return the statement that gives a table back to the application as it was."""
+    """Return the statement that restores a table to its original columns."""
     return statement("inline", "drop_columns", table=Keyed(owner=owner, name=name, key=()).sql)
 
 
 def waiting(owner: str, name: str) -> str:
-    """Return the query for how many rows of a table have changed since they were read."""
+    """Return the query that counts the rows of a table that have changed since they were read."""
     table = Keyed(owner=owner, name=name, key=())
     return statement("inline", "waiting", table=table.sql, name=_named(table))
 
@@ -95,12 +95,12 @@ def log_view_table(owner: str, name: str) -> str:
 
 
 def read_tables(session: Session) -> frozenset[tuple[str, str]]:
-    """Return the tables that are captured in this way."""
+    """Return the tables that are captured inline."""
     return frozenset((row[0], row[1]) for row in session.rows(statement("inline", "tables")))
 
 
 def claimed(session: Session) -> dict[int, Polled]:
-    """Return the tables that have something new in this snapshot."""
+    """Return the tables with new changes in this snapshot."""
     rows = session.rows(statement("inline", "claim"))
     return {int(t): Polled(last=int(last), highest=int(highest)) for t, last, highest in rows}
 

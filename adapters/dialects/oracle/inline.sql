@@ -1,8 +1,8 @@
--- VENUS 3.1 to the letter, on request (`install-triggers --mode inline`): recordID, isDeleted and Sequence stand in the
--- application's own tables, and one row for each table holds its current Sequence. What it costs: docs/DEPARTURES.md 3, 4.
+-- VENUS 3.1 to the letter, on request (`install-triggers --mode inline`): recordID, isDeleted and Sequence are columns of
+-- the application's tables, and one row for each table has its current Sequence. For its costs see docs/DEPARTURES.md 3, 4.
 
 -- log --
--- The paper's table 1. Whoever writes a captured table holds its row until commit, so numbers are in commit order.
+-- The paper's table 1. A transaction that writes a table locks its row until commit, so numbers are in commit order.
 CREATE TABLE VENUS_TABLE_LOG (
   TABLENAME  VARCHAR2(261)  NOT NULL,
   SEQUENCE   NUMBER(19)     NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE VENUS_TABLE_LOG (
 );
 
 -- polled --
--- How far each table has been read. Not in the log: the adapter and the application would wait for each other.
+-- The Sequence up to which each table was read. It is not in the log: adapter and application would wait for each other.
 CREATE TABLE VENUS_POLLED (
   TABLENAME      VARCHAR2(261)  NOT NULL,
   LAST_SEQUENCE  NUMBER(19)     NOT NULL,
@@ -26,7 +26,7 @@ INSERT INTO VENUS_POLLED (TABLENAME, LAST_SEQUENCE)
 SELECT {name}, 0 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM VENUS_POLLED WHERE TABLENAME = {name});
 
 -- no_polled_row --
--- Left behind by an installation that was cut short.
+-- The remains of an interrupted installation.
 DELETE FROM VENUS_POLLED WHERE TABLENAME = {name};
 
 -- columns --
@@ -71,7 +71,7 @@ BEGIN
 END;
 
 -- delete --
--- A row trigger cannot turn a DELETE into an UPDATE of its own table (ORA-04091). Refused, it is not lost in silence.
+-- A row trigger cannot turn a DELETE into an UPDATE of its own table (ORA-04091). So it refuses the DELETE.
 CREATE OR REPLACE TRIGGER {trigger}
 BEFORE DELETE ON {table}
 FOR EACH ROW
@@ -81,11 +81,11 @@ BEGIN
 END;
 
 -- number --
--- Rows from before: the trigger numbers them one by one.
+-- The update trigger numbers the rows that are older than the triggers, one by one.
 UPDATE {table} SET ISDELETED = 0 WHERE RECORDID IS NULL;
 
 -- begin_behind --
--- What is there already is the fill's.
+-- The fill reads the rows that exist already.
 UPDATE VENUS_POLLED SET LAST_SEQUENCE = (SELECT SEQUENCE FROM VENUS_TABLE_LOG WHERE TABLENAME = {name})
  WHERE TABLENAME = {name};
 
@@ -113,7 +113,7 @@ SELECT * FROM (SELECT {columns}, 1 AS V_THERE, 0 AS V_FRESH{lobs}
                  FROM {table} T WHERE T.ISDELETED = 0{after} ORDER BY {order}) WHERE ROWNUM <= :lines
 
 -- fill_long --
--- A LONG stands in no subquery: the reader stops by itself.
+-- A LONG may not be in a subquery: the reader stops by itself.
 SELECT /*+ FIRST_ROWS(1000) */ {columns}, 1 AS V_THERE, 0 AS V_FRESH{lobs}
   FROM {table} T WHERE T.ISDELETED = 0{after} ORDER BY {order}
 

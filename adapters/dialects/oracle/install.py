@@ -1,8 +1,9 @@
-"""Plans what to create and what to remove; executing.py runs it step by step.
+"""The plan of an installation or a removal; executing.py runs it step by step.
 
-Oracle commits with every DDL statement, so an installation can be cut short anywhere. A table's row in the registry
-comes first and says so; triggers are made disabled, looked up in the dictionary, enabled, and only after the fence does
-the row become ACTIVE. Whatever fails on the way, its triggers are removed: the application goes on (capture.md 3).
+Oracle commits with every DDL statement, so an installation can be interrupted anywhere. Therefore the row of a table in
+the registry comes first and names the unfinished installation. VENUS creates the triggers disabled, checks them in the
+dictionary and enables them; the row becomes ACTIVE only after the fence. If any step fails, VENUS removes the triggers
+of the table, so that the application can continue (capture.md 3).
 """
 
 from __future__ import annotations
@@ -36,36 +37,36 @@ from venus.adapters.dialects.releasing import (
 from venus.errors import Refused
 from venus.model import TableSchema
 
-#: What a step is called that says which objects are VENUS's.
+#: The prefix of a step that records which objects belong to VENUS.
 RECORD = "record of"
-_MADE_AGAIN = "changes may have been missed, its triggers were made again: read the table again"
+_MADE_AGAIN = "changes may have been missed, its triggers were created again: read the table again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One statement, and what is needed to run it."""
+    """One statement, with the data needed to run it."""
 
     shown: InstallStep
     kind: str  # run, make, check, widen
-    name: str = ""  # the trigger that is made or looked up
+    name: str = ""  # the trigger that is created or checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """VENUS's own objects as the dictionary has them."""
+    """VENUS's own objects in the dictionary."""
 
     kinds: dict[str, str]
     triggers: dict[str, Present]
     indexes: frozenset[str]
     owned: Owned
-    #: Of the log tables: how their key columns are declared.
+    #: The declared types of the key columns of the log tables.
     widths: dict[str, dict[str, str]]
     fixed: frozenset[str]  # tables whose statistics are locked
     columns: Mapping[str, AbstractSet[str]]
 
 
 def objects(session: Session) -> Objects:
-    """Look VENUS's own objects up: those that its installation has recorded."""
+    """Read VENUS's own objects, which its installation has recorded."""
     owned = ownership.read(session)
     found = session.rows(statement("dictionary", "own_objects"))
     status = {name: state for name, kind, state in found if kind == "TRIGGER"}
@@ -98,7 +99,7 @@ def objects(session: Session) -> Objects:
 
 
 class Installer:
-    """Writes and runs the plan for one database."""
+    """Planner of the installation at one database."""
 
     def __init__(self, session: Session, dictionary: Dictionary, version: Version, options: Options) -> None:
         self._session = session
@@ -144,7 +145,7 @@ class Installer:
         return [*steps, _run("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new)]
 
     def _registered(self, here: Objects) -> tuple[dict[int, Captured], dict[int, Captured]]:
-        """Return the captured tables, and those that were taken out of capture or are on their way out."""
+        """Return the captured tables, and those that are RELEASED or RELEASING."""
         if ownership.REGISTRY not in here.kinds:
             return {}, {}
         known = registry.read_tables(self._session)
@@ -153,7 +154,7 @@ class Installer:
         return {t: c for t, c in known.items() if t not in leaving}, leaving | released
 
     def _take_up(self, known: Captured, at: Listed, here: Objects) -> Iterator[Step]:
-        """Yield the steps that have a released table captured again; the registry then tells it from no new one."""
+        """Yield the steps that capture a released table again; the registry then treats it like a new one."""
         table = self._dictionary.table(at, known.schema, known.number_max)
         if table.refused:
             raise Refused(f"{table.schema.qualified}: {table.refused[0]}", hint="`venus check` lists the choices")
@@ -177,13 +178,13 @@ class Installer:
 
     @staticmethod
     def _free(table_id: int, here: Objects) -> int:
-        """Return the next number whose log table and triggers would have names that nobody else has."""
+        """Return the next number for which no other object has the name of the log table or of a trigger."""
         while here.owned.taken(ownership.of_table(table_id)):
             table_id += 1
         return table_id
 
     def _record(self, here: Objects) -> Iterator[Step]:
-        """Record what every installation has before it is made. Raises Refused if somebody else has such a name."""
+        """Record the objects of every installation before they are created. Raises Refused for a name in use."""
         made = [*ddl.own_objects(self._version, cluster=self._options.cluster)]
         made += inline.own_objects() if self._options.inline else []
         made += [overrides.own_table(self._version)] if self._dictionary.asked else []
@@ -213,7 +214,7 @@ class Installer:
         yield from _checked_and_enabled("VENUS", {made.name: exists})
 
     def _asked(self, here: Objects, included: Seq[Listed]) -> Iterator[Step]:
-        """Record how columns travel that this command asks for, before their table's row in the registry."""
+        """Record the types that this command requests, before the table is registered."""
         if not self._dictionary.asked:
             return
         made = overrides.own_table(self._version)
@@ -246,12 +247,12 @@ class Installer:
         return table
 
     def _again(self, known: Captured, at: Listed, here: Objects) -> list[Step]:
-        """Return the steps for a table that is registered: what has vanished is made again."""
+        """Return the steps for a registered table: objects that have vanished are created again."""
         table = self._dictionary.table(at, known.schema, known.number_max)
         table = replace(table, keyed=as_installed(table.keyed, known.schema.table_id, here.triggers))
         unfinished = known.is_unfinished
         if table.refused or table.schema.key != known.schema.key:
-            return []  # refresh_schemas says why
+            return []  # refresh_schemas reports the reason
         is_inline = table.keyed.style is Style.INLINE
         if not unfinished and not wrong_triggers(table, here.triggers) and (is_inline or _log(table) in here.kinds):
             every = [] if is_inline else [_log_step(table, True), *_wider(table, here), _fixed_step(table, here)]
@@ -265,7 +266,7 @@ class Installer:
         wanted = [*([] if is_inline else [("TABLE", _log(table))]), *((m.kind, m.name) for m in every)]
         here.owned.refuse_taken(wanted)
         yield _recorded(table.schema.qualified, wanted, here)
-        if resync:  # before its triggers are there again: what was missed until then stays missed
+        if resync:  # before its triggers exist again: changes missed until then stay missed
             yield _state(table, registry.RESYNC, _MADE_AGAIN)
         if is_inline:
             has_columns = self._dictionary.has_inline_columns(table.listed)
@@ -284,18 +285,18 @@ class Installer:
         yield Step(shown=replace(fence, adopted=True), kind="run")
         for what, sql in inline.after_fence(table.keyed, table.schema.table_id) if is_inline else ():
             shown = _step(table.schema.qualified, what, sql, what.removeprefix("constraint ") in here.indexes)
-            # what only changes rows is harmless a second time, and nothing shows that it has been done
+            # an UPDATE is harmless a second time, and nothing shows that it was executed
             yield Step(shown=replace(shown, adopted=sql.startswith("UPDATE")), kind="run")
         if not resync:
             active = _state(table, registry.ACTIVE, None)
             yield replace(active, shown=replace(active.shown, adopted=True, by_hand=False))
 
-    # -- taking it out again -------------------------------------------------------------------------------------
+    # -- uninstallation ------------------------------------------------------------------------------------------
 
     def removal(self) -> list[Step]:
-        """Return every statement that takes VENUS out of the schema: triggers first, the record of it all last."""
+        """Return every statement that removes VENUS from the schema: triggers first, the record of objects last."""
         kinds = objects(self._session).kinds
-        self._dictionary.listed()  # what it remembers may be older
+        self._dictionary.listed()  # its cached state may be outdated
         order = {"TRIGGER": 0, "VIEW": 1, "TABLE": 2, "SEQUENCE": 3}
         ours = sorted(kinds, key=lambda n: (n == ownership.TABLE, order[kinds[n]], n))
         steps = [_run("VENUS", f"{kinds[n].lower()} {n}", ddl.drop(kinds[n], n)) for n in ours]
@@ -306,12 +307,12 @@ class Installer:
         behind_triggers = sum(kinds[n] == "TRIGGER" for n in ours)
         return steps[:behind_triggers] + given_back + steps[behind_triggers:]
 
-    # -- taking single tables out --------------------------------------------------------------------------------
+    # -- release of single tables --------------------------------------------------------------------------------
 
     def release(self, table_ids: Seq[int]) -> list[Step]:
         """Return the removal of the triggers of these tables. Raises Refused for one that is captured inline.
 
-        What the registry says comes first: whoever captures must not take the triggers for lost.
+        The registry is updated first, so that a running capture does not treat the missing triggers as an accident.
         """
         here = objects(self._session)
         captured, out = self._registered(here)
@@ -329,9 +330,9 @@ class Installer:
         return steps
 
     def drop_logs(self, reasons: Mapping[int, str], *, planned: bool = False) -> list[Step]:
-        """Return the removal of the logs of these tables; the view of all logs goes without them from then on.
+        """Return the removal of the logs of these tables; the view of all logs no longer contains them.
 
-        Raises Refused for one that a trigger writes to, unless its removal is only `planned`.
+        Raises Refused for a log that a trigger writes to, unless its removal is only `planned`.
         """
         here = objects(self._session)
         captured, out = self._registered(here)
@@ -350,7 +351,7 @@ class Installer:
 
 
 def heartbeat_table(at: Listed) -> Table:
-    """Describe VENUS's own heartbeat table before it is there."""
+    """Describe VENUS's heartbeat table before it exists."""
     columns = [
         (name, "NUMBER", None, 22, 0, None, digits, 0, "N", None) for name, digits in (("ID", 9), ("BEAT_AT", 18))
     ]
@@ -358,7 +359,7 @@ def heartbeat_table(at: Listed) -> Table:
 
 
 def _triggers(table_id: int, here: Objects) -> list[str]:
-    """Return the triggers that are there with a table's number."""
+    """Return the existing triggers with a table's number."""
     return sorted({n for kind, n in ownership.of_table(table_id) if kind == "TRIGGER"} & here.triggers.keys())
 
 
@@ -367,7 +368,7 @@ def _log(table: Table) -> str:
 
 
 def _recorded(table: str, wanted: Seq[tuple[str, str]], here: Objects) -> Step:
-    """Return what records objects as VENUS's, before they are made."""
+    """Return the step that records objects as VENUS's, before they are created."""
     exists = here.owned.recorded and here.owned.ours >= set(wanted)
     return _run(table, f"{RECORD} {len(wanted)} objects", ownership.record(wanted), exists=exists)
 
@@ -395,7 +396,7 @@ def _make(table: Table, made: ddl.Made, exists: bool) -> Step:
 
 
 def _checked_and_enabled(table: str, triggers: Mapping[str, bool]) -> Iterator[Step]:
-    """Yield the steps for these triggers; those that are in order already have been through them."""
+    """Yield the steps that check and enable these triggers; those in order exist already."""
     for name, exists in triggers.items():
         shown = _step(table, f"check of trigger {name}", ddl.compiled(name), exists)
         yield Step(shown=shown, kind="check", name=name)

@@ -1,4 +1,4 @@
--- Which tables of a schema are not ordinary ones. Everything here only reads.
+-- The tables of a schema that are not ordinary ones. All statements only read.
 
 -- kinds --
 SELECT 'materialized view' AS KIND, M.CONTAINER_NAME AS NAME FROM ALL_MVIEWS M WHERE M.OWNER = :owner

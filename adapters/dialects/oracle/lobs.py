@@ -1,9 +1,9 @@
-"""LOBs: small ones come with their row, a large one is read by its locator in pieces (capture.md 4).
+"""LOBs: a small one is fetched with its row, a large one is read through its locator in pieces (capture.md 4).
 
-A query asks for each LOB column three times: its content if that is small, its length, its locator. So a small value
-costs no trip of its own; a large one is refused by its length before a byte of it is read, or read with one piece at
-a time in the driver's hands. Lengths and offsets are python-oracledb's: bytes of a BLOB, UCS-2 code points of a CLOB,
-where a character beyond U+FFFF counts two and must not be read by halves (its documentation, "LOB Objects").
+A query selects each LOB column three times: its content if that is small, its length, its locator. So a small value
+costs no round trip. VENUS refuses a large value by its length before it reads a byte, or reads it piece by piece.
+Lengths and offsets are those of python-oracledb: bytes of a BLOB, UCS-2 code points of a CLOB. There, a character
+beyond U+FFFF counts as two and must not be split (its documentation, "LOB Objects").
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any, Protocol
 
 from venus.errors import SourceError
 
-#: Up to this length a LOB comes with its row.
+#: The greatest length of a LOB that is fetched with its row.
 INLINE_UNITS = 256 << 10
-#: What is read at a time of a larger one, about.
+#: The approximate size of the pieces of a larger LOB.
 PIECE_UNITS = 1 << 20
-#: What a column is called that is fetched as a locator, with the number of the column that it is of behind it.
+#: The prefix of a column that is fetched as a locator; the number of the LOB column follows.
 LOCATOR = "VENUS_LOB_"
-#: What is read of a LOB column in its place among the others.
+#: The expression selected for a LOB column among the other columns.
 INLINE = f"CASE WHEN DBMS_LOB.GETLENGTH({{c}}) <= {INLINE_UNITS} THEN {{c}} END"
 
 
 class NotUnicodeError(SourceError):
-    """A CLOB cannot be read as text."""
+    """A CLOB that cannot be read as text."""
 
 
 class Lob(Protocol):
-    """What both drivers give for a locator."""
+    """The interface of a locator in both drivers."""
 
     def read(self, offset: int, amount: int) -> str | bytes: ...
 
@@ -36,7 +36,7 @@ class Lob(Protocol):
 
 
 def beside(column: str, number: int) -> str:
-    """Return what else is selected for a LOB column, behind all other columns."""
+    """Return the additional expressions for a LOB column, which follow all other columns."""
     return f", DBMS_LOB.GETLENGTH({column}) AS VENUS_LENGTH_{number}, {column} AS {LOCATOR}{number}"
 
 
@@ -48,7 +48,7 @@ def whole(lob: Lob, length: int) -> Any:
 
 def _pieces(lob: Lob, length: int) -> Iterator[Any]:
     chunk = max(1, lob.getchunksize())
-    at_once = max(chunk, PIECE_UNITS // chunk * chunk)  # a multiple is what the documentation advises
+    at_once = max(chunk, PIECE_UNITS // chunk * chunk)  # the documentation recommends a multiple
     done = 0
     while done < length:
         piece = _piece(lob, done, min(at_once, length - done), length)
@@ -59,7 +59,7 @@ def _pieces(lob: Lob, length: int) -> Iterator[Any]:
 
 
 def _piece(lob: Lob, done: int, amount: int, length: int) -> str | bytes:
-    """Read so much, or one unit less where that would end in the middle of a character."""
+    """Read `amount` units, or one less if the piece would end in the middle of a character."""
     may_split = 1 < amount < length - done
     try:
         piece = lob.read(done + 1, amount)
@@ -73,7 +73,7 @@ def _piece(lob: Lob, done: int, amount: int, length: int) -> str | bytes:
 
 
 def _ends_in_half(text: str) -> bool:
-    """Whether the last character is the first half of one, or what a driver may have put in its place."""
+    """Whether the text ends with the first half of a character, or with a driver's replacement for it."""
     return text.endswith("\ufffd") or "\ud800" <= text[-1:] <= "\udbff"
 
 

@@ -1,28 +1,28 @@
-"""Names and literals as Oracle writes them. Pure.
+"""Names and literals in Oracle's syntax. Pure.
 
-Every name of VENUS's own is at most 30 bytes long, which is what Oracle allows before 12.2 (capture.md 4).
+Every name that VENUS creates is at most 30 bytes long, the limit of Oracle before 12.2 (capture.md 4).
 """
 
 from __future__ import annotations
 
 NAME_BYTES_MAX = 30
 HEARTBEAT = "VENUS_HEARTBEAT"
-#: Says which rows are archived, in a table with ROW ARCHIVAL.
+#: The column that marks archived rows in a table with ROW ARCHIVAL.
 ARCHIVE_STATE = "ORA_ARCHIVE_STATE"
 DDL_TRIGGER = "VENUS_DDL_TRG"
-#: Table number -> trigger name, in the order in which they are made.
+#: The letters in the names of a table's triggers, in the order of their creation.
 TRIGGER_LETTERS = ("I", "U", "D")
-#: The one trigger that stands for the three where the URL asks for it.
+#: The letter of the compound trigger, which replaces the three if the URL asks for it.
 COMPOUND_LETTER = "C"
 
 
 def quoted(name: str) -> str:
-    """Return a name as the dictionary spells it, quoted. Oracle has no way to write a quote inside one."""
+    """Return a name of the dictionary in quotes. Oracle's names cannot contain a quote."""
     return f'"{name}"'
 
 
 def literal(value: str | int | bytes | None) -> str:
-    """Return a value as SQL; bytes up to 1000 only, longer ones are bound."""
+    """Return a value as a literal of SQL; bytes only up to 1000, longer ones must be bound."""
     if value is None:
         return "NULL"
     if isinstance(value, int):

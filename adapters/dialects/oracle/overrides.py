@@ -1,8 +1,8 @@
-"""How a column can travel instead of its usual way, by table and column. A table; pure but for what reads it.
+"""Column types that replace the default mapping, by table and column. Pure but for the queries.
 
-Three may ask: `[source.type_map]`, VENUS_TYPE_MAP at the source (what `install-triggers --type-map` has recorded), and
-`--type-map` of the command itself; the later overrides the earlier. Exact or not at all here too: a value that does
-not fit what was asked for halts its table by name.
+There are three sources: `[source.type_map]`, VENUS_TYPE_MAP at the source (recorded by `install-triggers --type-map`),
+and `--type-map` of the command itself. A later one overrides an earlier one. Values stay exact here too: a value that
+does not fit the requested type halts its table by name.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType
 
-#: The way back from what was asked for before.
+#: The value that restores the default mapping.
 USUAL = "usual"
 TABLE = "VENUS_TYPE_MAP"
 _NINE = f"{MOMENT}.FF9"
-#: Instead of a column's name: all columns of a type. A single column's setting overrides it.
+#: Settings for all columns of a type, instead of a column's name. The setting of a single column overrides them.
 SWITCHES = {"RAW(16)": "uuid", "NUMBER(*,0)": "bigint"}
-#: More digits than this need not fit a bigint.
+#: Numbers with more digits than this may not fit into a bigint.
 BIGINT_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """One way that somebody can ask for."""
+    """One mapping that can be requested."""
 
-    to: str  # what stands in the configuration
+    to: str  # its name in the configuration
     mapping: Mapping
 
 
@@ -99,13 +99,13 @@ OVERRIDES = (
 
 
 def spelled(name: str) -> str:
-    """Return a switch as it is listed, or a column's name as it was written."""
+    """Return a switch as SWITCHES spells it, or a column's name unchanged."""
     bare = "".join(name.upper().split())
     return bare if bare in SWITCHES else name
 
 
 def fits(switch: str, declared: Declared) -> bool:
-    """Whether a column has the type that a switch is about."""
+    """Whether a switch applies to a column of this type."""
     if switch == "RAW(16)":
         return declared.data_type == "RAW" and declared.length == 16
     digits = declared.precision
@@ -113,19 +113,19 @@ def fits(switch: str, declared: Declared) -> bool:
 
 
 def switched(type_map: Map[str, str], declared: Declared) -> str:
-    """Return how a column travels by the switches alone. Raises ConfigError for another way than a switch's."""
+    """Return the type that the switches request for a column. Raises ConfigError for a value that no switch has."""
     for name, to in type_map.items():
         switch = spelled(name)
         if switch in SWITCHES and to not in (SWITCHES[switch], USUAL):
-            hint = f'the way there is: "{switch}" = "{SWITCHES[switch]}"'
-            raise ConfigError(f"all columns of type {switch} cannot travel as {to!r}", hint=hint)
+            hint = f'possible is "{switch}" = "{SWITCHES[switch]}"'
+            raise ConfigError(f"columns of type {switch} cannot be carried as {to!r}", hint=hint)
         if switch in SWITCHES and fits(switch, declared):
             return to
     return USUAL
 
 
 def overridden(declared: Declared, to: str, column: str = "") -> Mapping:
-    """Return how a type travels when asked for. Raises ConfigError with the ways there are."""
+    """Return the requested mapping of a type. Raises ConfigError with the possible ones."""
     if to == USUAL:
         return mapping_of(declared)
     ways = [o for o in OVERRIDES if re.fullmatch(o.mapping.pattern, declared.data_type)]
@@ -134,7 +134,7 @@ def overridden(declared: Declared, to: str, column: str = "") -> Mapping:
             return way.mapping
     known = ", ".join([*(way.to for way in ways), USUAL])
     where = f"column {column}: " if column else ""
-    raise ConfigError(f"{where}{declared.spelled} cannot travel as {to!r}", hint=f"ways there are: {known}")
+    raise ConfigError(f"{where}{declared.spelled} cannot be carried as {to!r}", hint=f"possible are {known}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,28 +153,28 @@ class Recorded:
 
 
 def own_table(version: Version) -> Made:
-    """Return the table that keeps what somebody asked for."""
+    """Return the table that stores the requested types."""
     return Made(kind="TABLE", name=TABLE, sql=statement("overrides", "table", name_bytes=str(version.identifier_bytes)))
 
 
 def rows_of(recorded: Recorded) -> Iterator[tuple[str, str]]:
-    """Yield the statements that record one way, instead of what was recorded before."""
+    """Yield the statements that record the type of one column, instead of an earlier record."""
     parts = {
         "namespace": literal(recorded.owner), "name": literal(recorded.table), "column": literal(recorded.column)
     }  # fmt: skip
-    yield f"column {recorded.column}: as recorded before", statement("overrides", "forget", **parts)
+    yield f"column {recorded.column}: earlier record", statement("overrides", "forget", **parts)
     way = f"column {recorded.column} travels as {recorded.to}"
     yield way, statement("overrides", "record", to=literal(recorded.to), **parts)
 
 
 def read_recorded(session: Session) -> list[Recorded]:
-    """Return what was asked for when the triggers were installed; the table must be there."""
+    """Return the types recorded by earlier installations; the table must exist."""
     rows = session.rows(statement("overrides", "recorded"))
     return [Recorded(owner=r[0], table=r[1], column=r[2], to=r[3]) for r in rows]
 
 
 def wanted(type_map: Map[str, str], owner: str, table: str) -> dict[str, str]:
-    """Return what is asked for the columns of a table: OWNER.TABLE.COLUMN, or TABLE.COLUMN; case does not count."""
+    """Return the types requested for the columns of a table by OWNER.TABLE.COLUMN or TABLE.COLUMN, in any case."""
     found = {}
     for name, to in type_map.items():
         if spelled(name) in SWITCHES:
@@ -187,7 +187,7 @@ def wanted(type_map: Map[str, str], owner: str, table: str) -> dict[str, str]:
 
 def documentation() -> str:
     """Return the table of docs/oracle/TYPES.md."""
-    lines = ["| Oracle | asked for | read as | remarks |", "|---|---|---|---|"]
+    lines = ["| Oracle | requested as | read as | remarks |", "|---|---|---|---|"]
     for o in OVERRIDES:
         name = o.mapping.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]")
         read = o.mapping.select(Declared(data_type="T")).replace("{c}", "c")

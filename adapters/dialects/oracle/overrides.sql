@@ -1,7 +1,7 @@
--- How columns travel that somebody asked for with `install-triggers --type-map`; there only where somebody did.
+-- The column types requested with `install-triggers --type-map`; the table exists only after such a request.
 
 -- table --
--- TRAVELS_AS: one of the ways of docs/oracle/TYPES.md, or usual. It overrides [source.type_map].
+-- TRAVELS_AS: one of the types in docs/oracle/TYPES.md, or usual. It overrides [source.type_map].
 CREATE TABLE VENUS_TYPE_MAP (
   NAMESPACE    VARCHAR2({name_bytes})  NOT NULL,
   NAME         VARCHAR2({name_bytes})  NOT NULL,

@@ -1,7 +1,7 @@
 -- VENUS's own objects at an Oracle source, in the schema of the user it connects as (capture.md 3).
 
 -- sequence --
--- Only identifies log rows, so its order means nothing: NOORDER spares a RAC the lock between instances.
+-- Only identifies log rows, so its order is irrelevant: NOORDER avoids the lock between the instances of a RAC.
 CREATE SEQUENCE VENUS_SEQ START WITH 1 INCREMENT BY 1 MINVALUE 1 NOCYCLE CACHE 1000 {order};
 
 -- checkpoint --
@@ -49,7 +49,7 @@ CREATE TABLE VENUS_CAPTURED_TABLE (
 );
 
 -- heartbeat --
--- A row that VENUS changes itself, to measure lag while the application is idle.
+-- A row that VENUS updates to measure the lag while the application is idle.
 CREATE TABLE VENUS_HEARTBEAT (
   ID       NUMBER(9)   NOT NULL,
   BEAT_AT  NUMBER(18)  NOT NULL,
@@ -70,7 +70,7 @@ CREATE TABLE VENUS_DDL (
 );
 
 -- segment --
--- By which number Oracle knew the segments of each captured table (segments.py).
+-- The numbers of the segments of each captured table at the last comparison (segments.py).
 CREATE TABLE VENUS_SEGMENT (
   TABLE_ID  NUMBER(10)              NOT NULL,
   SEGMENT   VARCHAR2({name_bytes})  NOT NULL,
@@ -79,14 +79,14 @@ CREATE TABLE VENUS_SEGMENT (
 );
 
 -- ddl_text --
--- For installations from before there was this column.
+-- For older installations without this column.
 ALTER TABLE VENUS_DDL ADD (SQL_TEXT VARCHAR2(2000));
 
 -- ddl_trigger --
--- ON SCHEMA sees only what the schema's owner does; ON DATABASE needs ADMINISTER DATABASE TRIGGER.
--- Nobody's DDL may fail because of it. So its own tables are named in dynamic SQL only: it cannot become invalid when they
--- are dropped. And whatever goes wrong (no room, no quota) is passed over: the dictionary is compared all the same.
--- It is not autonomous: a note that is seen before its TRUNCATE is done would be carried out too early.
+-- ON SCHEMA fires only for the schema's owner; ON DATABASE needs ADMINISTER DATABASE TRIGGER.
+-- The trigger must never fail a DDL statement. So it names its tables in dynamic SQL only, and does not become invalid when
+-- they are dropped. It ignores every error (no room, no quota), because VENUS compares the dictionary all the same.
+-- It is not autonomous: a record that is visible before its TRUNCATE has completed would be carried out too early.
 CREATE OR REPLACE TRIGGER VENUS_DDL_TRG
 AFTER TRUNCATE OR ALTER OR DROP OR RENAME ON {scope}
 DISABLE
@@ -112,7 +112,7 @@ EXCEPTION
 END;
 
 -- log_view --
--- The (TableName, Sequence) log of VENUS 3.1, without a row that all writers of a table would wait for.
+-- The (TableName, Sequence) log of VENUS 3.1, without a row for which all writers of a table would wait.
 CREATE OR REPLACE VIEW VENUS_LOG (TABLENAME, SEQUENCE) AS
 {tables}
 

@@ -1,7 +1,11 @@
-"""What VENUS has made at a source, as its installation recorded it. A name says nothing: applications use any.
+"""The objects that VENUS created at a source, as its installation recorded them, and the widths of log columns.
 
-The record is a table, VENUS_OWNED. Installations that are older have their registry instead: it numbers the log tables
-and the triggers, and tells VENUS's fixed names from the application's by its columns.
+A name alone proves nothing, because applications may use any name. The record is the table VENUS_OWNED. Older
+installations have only their registry: it numbers log tables and triggers, and its columns distinguish it from a table
+of the application with the same name.
+
+A key that becomes wider than its log would fail the application's statements, so logs use the widest form of each type.
+The next installation widens logs that an older version created with the width that the key had then.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from venus.errors import Refused, SourceError
 
 TABLE = "VENUS_OWNED"
 REGISTRY = "VENUS_CAPTURED_TABLE"
-#: What every installation has, and what only some have.
+#: The objects with fixed names, including those that only some installations have.
 FIXED = (
     ("TABLE", REGISTRY), ("TABLE", "VENUS_CHECKPOINT"), ("TABLE", "VENUS_BATCH"), ("TABLE", names.HEARTBEAT),
     ("TABLE", "VENUS_DDL"), ("TABLE", "VENUS_SEGMENT"), ("TABLE", "VENUS_TYPE_MAP"), ("TABLE", "VENUS_TABLE_LOG"),
@@ -33,31 +37,31 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """The objects of one schema whose names begin like VENUS's, as (kind, name)."""
+    """The objects of one schema with the prefix of VENUS's names, as (kind, name)."""
 
     ours: frozenset[Key]
     foreign: frozenset[Key] = frozenset()
-    #: Whether VENUS_OWNED itself is there and says so.
+    #: Whether VENUS_OWNED exists and has entries.
     recorded: bool = True
 
     def has(self, name: str, kind: str = "TABLE") -> bool:
-        """Whether VENUS has made this object."""
+        """Whether VENUS created this object."""
         return (kind, name) in self.ours
 
     def refuse_taken(self, wanted: Iterable[Key]) -> None:
-        """Raise Refused if somebody else has one of the names that VENUS is about to use."""
+        """Raise Refused if an object of the application has one of the names that VENUS is about to use."""
         for _, name in sorted(self.taken(wanted)):
             hint = "rename it, or install VENUS as a user with a schema of its own"
-            raise Refused(f"{name} is there and not VENUS's: its installation has not made it", hint=hint)
+            raise Refused(f"{name} exists, and VENUS's installation has not created it", hint=hint)
 
     def taken(self, wanted: Iterable[Key]) -> set[Key]:
-        """Return the names that somebody else has; triggers have a name space of their own."""
+        """Return the names that other objects have; triggers have a separate name space."""
         theirs = {(kind == "TRIGGER", name) for kind, name in self.foreign}
         return {(kind, name) for kind, name in wanted if (kind == "TRIGGER", name) in theirs}
 
 
 def read(session: Session) -> Owned:
-    """Look at the user's own schema."""
+    """Read the objects of the user's own schema."""
     there = {
         (str(kind), str(name))
         for name, kind, _ in session.rows(statement("dictionary", "own_objects"))
@@ -71,19 +75,19 @@ def read(session: Session) -> Owned:
 
 
 def elsewhere(session: Session, owner: str, tables: Iterable[str]) -> frozenset[str]:
-    """Return the tables of another schema that an installation of VENUS there has made."""
+    """Return the tables of another schema that an installation of VENUS created there."""
     schema, there = f"{quoted(owner)}.", set(tables)
     try:
         found = (_recorded(session, schema) if TABLE in there else None) or (
             _of_registry(session, schema) if REGISTRY in there else frozenset()
         )
-    except SourceError:  # not to be read by this user, who could not capture them either
+    except SourceError:  # this user may not read the record, and so could not capture these tables either
         return frozenset()
     return frozenset(name for kind, name in found | {("TABLE", TABLE)} if kind == "TABLE") if found else frozenset()
 
 
 def _recorded(session: Session, schema: str) -> frozenset[Key] | None:
-    """Return the record, None if the table of this name is not it."""
+    """Return the record; None if the table of this name has other columns."""
     try:
         rows = session.rows(statement("ownership", "recorded", schema=schema))
     except SchemaChanged:
@@ -100,31 +104,31 @@ def _of_registry(session: Session, schema: str) -> frozenset[Key]:
 
 
 def of_table(table_id: int) -> Iterator[Key]:
-    """Yield what may be made for one captured table."""
+    """Yield the objects that an installation may create for one captured table."""
     yield "TABLE", names.log_table(table_id)
     for letter in (*names.TRIGGER_LETTERS, names.COMPOUND_LETTER):
         yield "TRIGGER", names.trigger(letter, table_id)
 
 
 def own_table() -> Made:
-    """Return the table that keeps the record."""
+    """Return the table that contains the record."""
     return Made(kind="TABLE", name=TABLE, sql=statement("ownership", "table"))
 
 
 def record(keys: Iterable[Key], *, adopted: bool = False) -> str:
-    """Return the statement that records objects before they are made; `adopted`: they are there already."""
+    """Return the statement that records objects before they are created; `adopted`: they exist already."""
     rows = " UNION ALL ".join(statement("ownership", "row", kind=literal(k), name=literal(n)) for k, n in keys)
     return statement("ownership", "adopt" if adopted else "record", rows=rows)
 
 
 _TYPE = re.compile(r"(?P<name>[A-Z0-9]+)(?:\((?P<width>\d+)(?: CHAR)?\))?")
-#: What a type can be turned into while the table has rows.
+#: The type changes that Oracle allows while a table has rows.
 _WIDENS_TO = {"CHAR": "VARCHAR2", "NCHAR": "NVARCHAR2"}
 _UNLIMITED = 1 << 30
 
 
 def read_widths(session: Session) -> dict[str, dict[str, str]]:
-    """Return how the key columns of the log tables are declared, by table and column."""
+    """Return the declared types of the key columns of the log tables, by table and column."""
     found: dict[str, dict[str, str]] = {}
     for table, column, data_type, chars, octets, precision in session.rows(statement("dictionary", "log_columns")):
         found.setdefault(str(table), {})[str(column)] = _spelled(str(data_type), chars, octets, precision)
@@ -140,7 +144,7 @@ def _spelled(data_type: str, chars: object, octets: object, precision: object) -
 
 
 def narrower(table: Keyed, table_id: int, there: dict[str, dict[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the columns of a table's log that are narrower than they should be, and what they should be."""
+    """Yield the columns of a table's log that are too narrow, with the type that they need."""
     columns = there.get(log_table(table_id), {})
     for column, key in zip(log_keys(len(table.key)), table.key, strict=True):
         if column in columns and _is_narrower(columns[column], key.log_type):

@@ -1,5 +1,5 @@
--- What VENUS has made in its schema. The record comes before the object, so that whatever is there and not recorded is
--- somebody else's, however it is named.
+-- The objects that VENUS created in its schema. VENUS records an object before it creates it, so that an unrecorded object
+-- belongs to the application, regardless of its name.
 
 -- table --
 CREATE TABLE VENUS_OWNED (
@@ -9,14 +9,14 @@ CREATE TABLE VENUS_OWNED (
 );
 
 -- record --
--- Not for what is there already: the application has made it meanwhile, and the CREATE that follows fails.
+-- Skips existing objects: the application has created them in the meantime, and the following CREATE fails.
 INSERT INTO VENUS_OWNED (VENUS_KIND, VENUS_NAME)
 SELECT X.K, X.N FROM ({rows}) X
  WHERE NOT EXISTS (SELECT 1 FROM VENUS_OWNED O WHERE O.VENUS_KIND = X.K AND O.VENUS_NAME = X.N)
    AND NOT EXISTS (SELECT 1 FROM USER_OBJECTS U WHERE U.OBJECT_TYPE = X.K AND U.OBJECT_NAME = X.N);
 
 -- adopt --
--- Of an installation that was made before there was this record.
+-- For an installation that is older than this record.
 INSERT INTO VENUS_OWNED (VENUS_KIND, VENUS_NAME)
 SELECT X.K, X.N FROM ({rows}) X
  WHERE NOT EXISTS (SELECT 1 FROM VENUS_OWNED O WHERE O.VENUS_KIND = X.K AND O.VENUS_NAME = X.N);
@@ -28,5 +28,5 @@ SELECT {kind} AS K, {name} AS N FROM DUAL
 SELECT VENUS_KIND, VENUS_NAME FROM {schema}VENUS_OWNED
 
 -- registered --
--- The columns tell VENUS's registry from a table that somebody else has given this name.
+-- The columns distinguish VENUS's registry from another table of this name.
 SELECT TABLE_ID, FINGERPRINT, FILL_ESTIMATE, SWEEP_FROM FROM {schema}VENUS_CAPTURED_TABLE

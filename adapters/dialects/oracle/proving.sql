@@ -1,4 +1,4 @@
--- How many values would not fit the types that were asked for. One pass over the table.
+-- The number of values that do not fit the requested types. One pass over the table.
 
 -- proof --
 SELECT COUNT(*), {unfit}

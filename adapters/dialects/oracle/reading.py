@@ -1,6 +1,11 @@
-"""Rows of one captured table become sections: SQL text, bounded reading, canonical text, packed bytes.
+"""The conversion of one captured table's rows into sections: SQL text, bounded reading, canonical text, packed bytes.
 
-In a row's path this lies between the snapshot and the batches; from here on nobody sees the driver's values any more.
+On the path of a row this module lies between the snapshot and the batches; later modules never see the driver's values.
+
+A fill continues behind a key with one statement for each column of the key, each a single range of the key's index.
+Oracle does not compare rows, and `K1 > :p1 OR K1 = :p1 AND K2 > :p2` is one range that begins at the first row: every
+chunk would read all earlier rows again. So the rest of the last group is read first (`K1 = :p1 AND K2 > :p2`), then
+the rows behind it (`K1 > :p1`). In this order the statements return the rows in key order.
 """
 
 from __future__ import annotations
@@ -31,13 +36,13 @@ from venus.codec.packed import Packed
 from venus.errors import ProtocolError, SourceError
 from venus.model import Column
 
-#: A statement and what to bind in it.
+#: A statement and its bind values.
 Bound = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillSql:
-    """The statements of a table's fill; those behind a key by how many of its columns they bind, all of them first."""
+    """The statements of a table's fill. Those behind a key are ordered by the number of bound columns, all first."""
 
     first: str
     behind: tuple[str, ...]
@@ -47,15 +52,15 @@ class FillSql:
     key: tuple[Reading, ...]
 
     def reads(self, cursor: bytes, rows: int) -> list[Bound]:
-        """Return the statements that give the next rows when they run one after the other."""
+        """Return the statements that, run one after the other, return the next rows."""
         lines = {"lines": rows} if self.counted else {}
         if not cursor:
             return [(self.first, lines)]
         place = Place.read(cursor)
         end = {} if place.end is None else self._bound("e", place.end)
-        texts = self.behind if place.end is None else self.up_to_end
-        keys = len(texts)
-        return [(text, lines | end | self._bound("p", place.after[: keys - n])) for n, text in enumerate(texts)]
+        blocks = self.behind if place.end is None else self.up_to_end
+        keys = len(blocks)
+        return [(text, lines | end | self._bound("p", place.after[: keys - n])) for n, text in enumerate(blocks)]
 
     def _bound(self, name: str, key: Seq[Any]) -> dict[str, Any]:
         pairs = zip(self.key, key, strict=False)
@@ -63,10 +68,10 @@ class FillSql:
 
 
 def fill_sql(file: str, parts: dict[str, str], key: Seq[tuple[str, Reading]], keys_read: str, *, long: bool) -> FillSql:
-    """Write a table's statements. `key`: its columns in SQL with their readings; `keys_read`: what reads them.
+    """Build a table's statements. `key`: its columns in SQL with their readings; `keys_read`: their expressions.
 
-    `long`: it has a LONG, which may stand in no subquery ("SQL Language Reference", Data Types): its statements have
-    no ROWNUM, whoever reads them stops.
+    `long`: the table has a LONG, which no subquery may contain ("SQL Language Reference", Data Types). Its statements
+    have no ROWNUM; the reader stops by itself.
     """
     block = "fill_long" if long else "fill"
     after = " AND {}" if file == "inline" else "WHERE {} "
@@ -88,7 +93,7 @@ def fill_sql(file: str, parts: dict[str, str], key: Seq[tuple[str, Reading]], ke
 
 
 def _ranges(key: Seq[tuple[str, Reading]], bound: str = "p") -> list[str]:
-    """Return the ranges that together are everything behind the key bound as p1, p2, ...; the nearest first."""
+    """Return the ranges that together cover everything behind the key bound as p1, p2, ...; the nearest first."""
     places = [_place(reading, f"{bound}{n}") for n, (_, reading) in enumerate(key, 1)]
     found = []
     for last in reversed(range(len(key))):
@@ -102,7 +107,7 @@ def _place(reading: Reading, name: str) -> str:
 
 
 def key_of(row: Seq[Any], key_count: int) -> list[Any]:
-    """Return the key of a row as it was fetched, for a cursor."""
+    """Return the fetched key of a row, tagged for a cursor."""
     return [_tagged(value) for value in row[:key_count]]
 
 
@@ -118,13 +123,14 @@ def _untagged(tag: str, value: str) -> Any:
     return Decimal(value) if tag == "number" else value
 
 
-#: Rows fetched at a time, and where one may be large: what is held exceeds a section's limit by so many at most.
+#: The number of rows fetched at a time, and the number if a row may be large. Memory exceeds a section's limit by at
+#: most this many rows.
 PIECE_ROWS = 2000
 WIDE_PIECE_ROWS = 16
-#: What a value without a length of its own counts.
+#: The assumed size of a value that has no length.
 VALUE_BYTES = 10
 
-#: What a row says of its log rows: see cut.sql.
+#: The summary of a row's log rows in the last column: see cut.sql.
 DELETED, ONLY_INSERTS = 0, 1
 
 #: Reads a LOB of this length by its locator.
@@ -133,29 +139,29 @@ ReadLob = Callable[[Any, int], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How one version of a table is read."""
+    """The statements and readings of one version of a table."""
 
     layout: Layout
     readings: tuple[Reading, ...]  # in wire order
-    lobs: tuple[int, ...]  # which of them are LOBs: their lengths and locators follow behind all other columns
-    log: str  # empty: the table itself says what has changed
+    lobs: tuple[int, ...]  # which of them are LOBs: their lengths and locators follow all other columns
+    log: str  # empty: captured inline, the table itself has the changes
     changes_sql: str
-    deleted_sql: str  # which keys of a part of the log it says to be deleted
+    deleted_sql: str  # the keys of a part of the log that have a logged deletion
     fill: FillSql
     table_sql: str
     lobs_sql: str
     wide: bool
-    #: Its archived rows travel too: the session must see them.
+    #: Archived rows are carried too: the session must see them.
     archived: bool = False
 
     @property
     def piece(self) -> int:
-        """How many rows to fetch at a time."""
+        """The number of rows to fetch at a time."""
         return WIDE_PIECE_ROWS if self.wide else PIECE_ROWS
 
 
 def access_to(table: Table) -> Access:
-    """Write the statements for a table as it is now."""
+    """Build the statements for the present version of a table."""
     layout = Layout.of(table.schema)
     readings = tuple(table.readings[c.name] for c in layout.columns)
     key, others = layout.columns[: layout.key_count], layout.columns[layout.key_count :]
@@ -204,7 +210,7 @@ def _log_changes(
 
 def _log_parts(table: Table, layout: Layout, readings: Seq[Reading]) -> dict[str, str]:
     logged = log_keys(layout.key_count)
-    # one that was logged before its CHAR became wider is the same key
+    # the cast makes a key that was logged before its CHAR became wider equal to the present one
     cast = [r.logged(k) for k, r in zip(logged, readings, strict=False)]
     return {
         "log": log_table(table.schema.table_id),
@@ -224,9 +230,9 @@ def _inline_changes(
 def portions(
     pieces: Iterator[list[Row]], access: Access, read_lob: ReadLob, *, rows_max: int, bytes_max: int
 ) -> Iterator[list[Row]]:
-    """Regroup fetched pieces into portions of bounded number and weight, at least one row each.
+    """Regroup fetched pieces into portions of bounded row count and bytes, at least one row each.
 
-    Large LOBs are read here, so no more of them are held than a portion may weigh. Raises UnfitRow.
+    This function reads large LOBs, so that memory holds no more of them than a portion may have. Raises UnfitRow.
     """
     rows: list[Row] = []
     weight = 0
@@ -246,16 +252,16 @@ def portions(
 
 
 def _decoded(pieces: Iterator[list[Row]]) -> Iterator[list[Row]]:
-    """Pass pieces on. Both drivers decode texts strictly, and know nothing of a row that they cannot decode."""
+    """Pass pieces on. Both drivers decode texts strictly, and return nothing of a row that they cannot decode."""
     try:
         yield from pieces
     except UnicodeDecodeError as error:
         what = "a text has bytes that are no character in the database's character set"
-        raise UnfitRow(f"{what}, so no driver reads its row: {error}") from error
+        raise UnfitRow(f"{what}, so that the driver cannot read its row: {error}") from error
 
 
 def _large(row: Row, access: Access) -> list[tuple[int, int, Any]]:
-    """Return place, length and locator of what did not come with its row, which may also be empty LOBs."""
+    """Return index, length and locator of the LOBs that were not fetched with their row; some may be empty."""
     beside = row[len(access.layout.columns) + 2 :]
     pairs = zip(access.lobs, beside[::2], beside[1::2], strict=True)
     return [(n, int(length), lob) for n, length, lob in pairs if length is not None and row[n] is None]
@@ -281,12 +287,12 @@ def _too_large(access: Access, row: Row, nbytes: int) -> UnfitRow:
 
 
 def vanished(rows: list[Row]) -> list[Row]:
-    """Return the rows that are not there though nobody has deleted them."""
+    """Return the rows that do not exist although the log has no deletion of them."""
     return [row for row in rows if not row[-2] and row[-1] != DELETED]
 
 
 def key_for_people(access: Access, row: Row) -> str:
-    """Name a row."""
+    """Describe the key of a row for messages."""
     names = (c.name for c in access.layout.columns)
     return ", ".join(f"{n}={_shown(v)}" for n, v in zip(names, row[: access.layout.key_count], strict=False))
 
@@ -296,7 +302,7 @@ def _shown(value: Any) -> Any:
 
 
 def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
-    """Turn rows (key, other columns, is there, only inserted) into sections within the limit, tombstones first.
+    """Convert rows (key, other columns, exists, log summary) into sections within the limit, tombstones first.
 
     Raises UnfitRow.
     """
@@ -308,7 +314,7 @@ def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[
 
 
 def _divided(rows: list[Row], access: Access, deleted: bool, bytes_max: int) -> Iterator[TableChanges]:
-    """Halve what came out heavier than it looked; a single row stays whole."""
+    """Halve a section that is larger than estimated; a single row is never divided."""
     section = _section(access, rows, deleted=deleted)
     if len(rows) == 1 and section.nbytes > ROW_BYTES_MAX:
         raise _too_large(access, rows[0], section.nbytes)

@@ -1,4 +1,4 @@
-"""The registry at the source: which tables are captured, how far, and the checkpoint row (VENUS 3.3)."""
+"""The registry at the source: the captured tables with their fills, and the checkpoint row (VENUS 3.3)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from venus.errors import Fenced
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
-#: Bytes of a table's description in one line of a script: twice as many hexadecimal digits.
+#: The bytes of a table's description in one line of a script, written as twice as many hexadecimal digits.
 WIRE_PIECE_BYTES = 480
 ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
-#: Room for a reason.
+#: The greatest length of a reason.
 REASON_CHARS = 500
-#: Why a table waits whose triggers are just being made; an installation that was cut short is found by it.
+#: The reason of a table while its triggers are being created; it identifies an interrupted installation.
 INSTALLING = "its installation has not come to its end: run `venus install-triggers`"
 
 
@@ -35,7 +35,7 @@ class Captured:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether its first installation has not come to its end: nothing of it was ever captured."""
+        """Whether its first installation is incomplete, so that nothing of it was ever captured."""
         return self.table.reason.startswith(INSTALLING)
 
     @property
@@ -80,18 +80,18 @@ def registration(schema: TableSchema, estimate: int) -> str:
 
 
 def installed(table_id: int, state: str, reason: str | None) -> str:
-    """Return the statement that says how a table stands after its installation."""
+    """Return the statement that stores state and reason of a table after its installation."""
     parts: dict[str, str | int | None] = {"table_id": table_id, "state": state, "reason": reason}
     return statement("registry", "installed", **{k: literal(v) for k, v in parts.items()})
 
 
 def forget_segments(table_id: int) -> str:
-    """Return the statement that forgets which segments a table had: nobody captured it when it got others."""
+    """Return the statement that deletes the stored segments of a table, which may have changed while not captured."""
     return statement("registry", "forget_segments", table_id=str(table_id))
 
 
 def take_up(table_id: int) -> str:
-    """Return the statement that has a released table installed like a new one, and read as a whole."""
+    """Return the statement that registers a released table for a new installation and a complete fill."""
     parts: dict[str, str | int | None] = {"table_id": table_id, "reason": INSTALLING}
     return statement("registry", "take_up", **{k: literal(v) for k, v in parts.items()})
 
@@ -102,7 +102,7 @@ def states(session: Session) -> dict[int, tuple[str, str]]:
 
 
 def version_binds(schema: TableSchema, number_max: int = 0) -> dict[str, Any]:
-    """Return what the registry keeps of a table's version."""
+    """Return the values that the registry stores of a table's version."""
     return {
         "table_id": schema.table_id,
         "schema_wire": to_wire(schema).SerializeToString(deterministic=True),
@@ -112,7 +112,7 @@ def version_binds(schema: TableSchema, number_max: int = 0) -> dict[str, Any]:
 
 
 def start_over(session: Session, table_id: int, version: int) -> None:
-    """Have a fill that begins end in a sweep, and make this the version of its table unless it has a higher one."""
+    """Make the fill that begins end in a sweep, and raise the table's version to at least this one."""
     session.run(statement("registry", "sweep"), {"table_id": table_id})
     captured = read_tables(session)[table_id]
     if captured.schema.version < version:
@@ -121,18 +121,18 @@ def start_over(session: Session, table_id: int, version: int) -> None:
 
 
 def set_state(session: Session, table_id: int, state: str, reason: str) -> int:
-    """Store what an operator or the adapter says of a table; return whether there is one."""
+    """Store state and reason of a table; return 0 if there is no such table."""
     binds = {"table_id": table_id, "state": state, "reason": reason[:REASON_CHARS] or None}
     return session.run(statement("registry", "set_state"), binds)
 
 
 def missed(session: Session, table_id: int, reason: str) -> None:
-    """Mark a table RESYNC, unless it is being read again already."""
+    """Mark a table RESYNC, unless a fill with a sweep is already reading it again."""
     session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:REASON_CHARS]})
 
 
 def state_of(row: Row) -> SourceState:
-    """Make the checkpoint row readable."""
+    """Return the checkpoint row as a SourceState."""
     return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
 
 
@@ -143,25 +143,25 @@ def read_clock(session: Session) -> int:
 
 
 def lock(session: Session) -> SourceState:
-    """Read the checkpoint row and hold it until the transaction ends."""
+    """Read the checkpoint row and lock it until the transaction ends."""
     return state_of(session.row(statement("registry", "lock")))
 
 
 def lock_epoch(session: Session, epoch: Epoch) -> None:
-    """Hold the checkpoint row until the transaction ends. Raises Fenced if another instance has raised the epoch."""
+    """Lock the checkpoint row until the transaction ends. Raises Fenced if another instance has raised the epoch."""
     held = lock(session).epoch
     if held != epoch:
         raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
 
 
 def add_batches(session: Session, batches: Iterable[BatchRecord]) -> None:
-    """Insert the rows that make half messages decidable."""
+    """Insert the batch rows, by which half messages are decided."""
     rows = [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
     session.many(statement("registry", "add_batch"), rows)
 
 
 def read_batches(session: Session, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-    """Return those whose local transaction is committed."""
+    """Return the batches whose local transaction is committed."""
     found = {}
     for number in numbers:
         for row in session.rows(statement("registry", "batch"), {"batch_no": number}):
@@ -176,7 +176,7 @@ def read_batches(session: Session, numbers: Seq[BatchNo]) -> dict[BatchNo, Batch
 
 
 def advance_fill(session: Session, before: FillState, after: FillState) -> None:
-    """Store how far a fill has come, unless somebody has restarted it meanwhile."""
+    """Store the progress of a fill, unless an operator has restarted it in the meantime."""
     binds = {
         "table_id": after.table_id,
         "cursor": after.cursor or None,

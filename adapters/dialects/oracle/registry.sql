@@ -5,7 +5,7 @@ SELECT TABLE_ID, SCHEMA_WIRE, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMA
   FROM VENUS_CAPTURED_TABLE WHERE STATE {is} 'RELEASED' ORDER BY TABLE_ID
 
 -- sign --
--- All that may change of a registered table; its columns do so with the fingerprint.
+-- Everything that may change of a registered table; the fingerprint stands for its columns.
 SELECT TABLE_ID, FINGERPRINT, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMATE, FILL_DONE, SWEEP_FROM
   FROM VENUS_CAPTURED_TABLE ORDER BY TABLE_ID
 
@@ -13,14 +13,14 @@ SELECT TABLE_ID, FINGERPRINT, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMA
 SELECT NAMESPACE, NAME FROM VENUS_CAPTURED_TABLE WHERE STATE <> 'RELEASED'
 
 -- known_names --
--- Also of tables that were taken out of capture.
+-- Including tables that were taken out of capture.
 SELECT NAMESPACE, NAME FROM VENUS_CAPTURED_TABLE
 
 -- states --
 SELECT TABLE_ID, STATE, FINGERPRINT FROM VENUS_CAPTURED_TABLE WHERE STATE <> 'RELEASED'
 
 -- register --
--- In a block, because no literal of SQL is as long as SCHEMA_WIRE, which describes the columns, can be.
+-- A block, because a literal of SQL is too short for SCHEMA_WIRE, which describes the columns.
 DECLARE
   V_WIRE BLOB;
 BEGIN
@@ -46,34 +46,34 @@ UPDATE VENUS_CAPTURED_TABLE SET SCHEMA_WIRE = :schema_wire, FINGERPRINT = :finge
 UPDATE VENUS_CAPTURED_TABLE SET STATE = :state, REASON = :reason WHERE TABLE_ID = :table_id
 
 -- missed --
--- Unless a sweep is under way, which finds what is gone.
+-- Unless a sweep is in progress, which detects missing rows.
 UPDATE VENUS_CAPTURED_TABLE SET STATE = 'RESYNC', REASON = :reason
  WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND (FILL_DONE = 1 OR SWEEP_FROM = 0)
 
 -- restart_fill --
--- What was shipped before has lower Sequences: a sweep finds the rows that are gone. Nothing shipped, nothing to sweep.
+-- Rows shipped before have lower Sequences, so a sweep detects missing rows. Without shipped rows there is no sweep.
 UPDATE VENUS_CAPTURED_TABLE
    SET SWEEP_FROM = (SELECT CASE WHEN NEXT_SEQUENCE > 1 THEN NEXT_SEQUENCE ELSE 0 END FROM VENUS_CHECKPOINT WHERE ID = 1),
        FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0
  WHERE TABLE_ID = :table_id
 
 -- sweep --
--- Although nothing that is known here was shipped of it.
+-- Even if this source does not know of any shipped row.
 UPDATE VENUS_CAPTURED_TABLE SET SWEEP_FROM = GREATEST(SWEEP_FROM, 1) WHERE TABLE_ID = :table_id
 
 -- forget_segments --
--- Whatever was done to a table that nobody captured is no reason to read it again.
+-- Changes to a table while it was not captured are no reason to read it again.
 DELETE FROM VENUS_SEGMENT WHERE TABLE_ID = {table_id}
 
 -- take_up --
--- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
+-- A released table: rows that were shipped earlier may have been deleted since, so the fill ends in a sweep.
 UPDATE VENUS_CAPTURED_TABLE
    SET STATE = 'PAUSED', REASON = {reason}, FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0,
        SWEEP_FROM = (SELECT NEXT_SEQUENCE FROM VENUS_CHECKPOINT WHERE ID = 1)
  WHERE TABLE_ID = {table_id}
 
 -- advance_fill --
--- Only from where this chunk began: a restart that an operator ordered in between stands.
+-- Only if the fill is still where this chunk began: a restart by an operator in between must not be undone.
 UPDATE VENUS_CAPTURED_TABLE
    SET FILL_CURSOR = :cursor, FILL_ROWS = :rows_done, FILL_DONE = :done, SWEEP_FROM = :sweep_from
  WHERE TABLE_ID = :table_id AND FILL_ROWS = :was_rows AND SWEEP_FROM = :was_sweep AND FILL_DONE = 0
@@ -82,7 +82,7 @@ UPDATE VENUS_CAPTURED_TABLE
 SELECT EPOCH, NEXT_SEQUENCE, LAST_BATCH FROM VENUS_CHECKPOINT WHERE ID = 1
 
 -- lock --
--- Waits for an instance that is just committing.
+-- Waits for an instance that is committing.
 SELECT EPOCH, NEXT_SEQUENCE, LAST_BATCH FROM VENUS_CHECKPOINT WHERE ID = 1 FOR UPDATE
 
 -- raise_epoch --
@@ -104,7 +104,7 @@ DELETE FROM VENUS_BATCH WHERE BATCH_NO < :below
 UPDATE VENUS_HEARTBEAT SET BEAT_AT = :beat_at WHERE ID = 1
 
 -- beat_again --
--- Somebody has deleted the row.
+-- The row was deleted.
 INSERT INTO VENUS_HEARTBEAT (ID, BEAT_AT) VALUES (1, :beat_at)
 
 -- clock --

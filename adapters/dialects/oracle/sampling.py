@@ -1,4 +1,8 @@
-"""What `venus check` finds in the rows and in the room of the tablespace; and who blocks. Reads only."""
+"""The findings of `venus check` in rows and tablespaces, and the sessions that block capture. Reads only.
+
+A table with a type that cannot hold every value would halt sooner or later. So `check` and the installation read every
+row of a table before it is captured, once for all columns with a requested type.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,10 @@ from venus.errors import SourceError
 from venus.model import Finding
 
 SAMPLE_ROWS = 20_000
-#: Less than this and a batch job of the application fills the logs' tablespace while VENUS is down.
+#: With less free space, a batch job of the application may fill the tablespace of the logs while VENUS is down.
 ROOM_BYTES_MIN = 256 << 20
 _TEXTS = ("CHAR", "VARCHAR2", "NCHAR", "NVARCHAR2", "CLOB", "NCLOB")
-#: Views that show who blocks, and what they are called in a GRANT.
+#: The views that show blocking transactions, by their names in a GRANT.
 BLOCKER_VIEWS = ("GV_$LOCKED_OBJECT", "GV_$TRANSACTION")
 _SAID = {
     "nul": "NUL characters, which no text of PostgreSQL can hold: such a row halts its table",
@@ -28,7 +32,7 @@ _SAID = {
 
 
 def rows_findings(session: Session, table: Table, user: str) -> Iterator[Finding]:
-    """Look at some rows of a table."""
+    """Yield the findings in a sample of a table's rows."""
     looked = _looked_at(table)
     if not looked:
         return
@@ -41,20 +45,20 @@ def rows_findings(session: Session, table: Table, user: str) -> Iterator[Finding
         return
     for (column, block), number in zip(looked.items(), found, strict=True):
         if number:
-            message = f"column {column}: {int(number)} of {int(count)} rows looked at have {_SAID[block]}"
+            message = f"column {column}: {int(number)} of {int(count)} sampled rows have {_SAID[block]}"
             yield Finding(where=where, message=message, remedy="correct these values, or exclude the table")
 
 
 def _looked_at(table: Table) -> dict[str, str]:
-    """Return what to look for in each column."""
+    """Return the check for each column."""
     kinds = {name: reading.declared.data_type for name, reading in table.readings.items()}
     return {name: "nul" if kind in _TEXTS else "no_date" for name, kind in kinds.items() if kind in (*_TEXTS, "DATE")}
 
 
 def sample(table: Table) -> str:
-    """Return the query that looks at some rows.
+    """Return the query that checks some rows.
 
-    Blocks are sampled where the statistics say that there are many rows; in any case no more than so many are read.
+    It samples blocks if the statistics show many rows, and reads at most SAMPLE_ROWS rows in any case.
     """
     looked = _looked_at(table)
     percent = 100 * SAMPLE_ROWS / table.listed.rows if table.listed.rows else 100
@@ -70,13 +74,11 @@ def sample(table: Table) -> str:
 
 
 def room_findings(session: Session) -> Iterator[Finding]:
-    """Say how much room the logs have; while they have none, the application's own statements fail."""
+    """Yield warnings about little room for the logs; without room, the application's statements fail."""
     for tablespace, free in session.rows(statement("sampling", "room")):
         if int(free) < ROOM_BYTES_MIN:
-            message = f"tablespace {tablespace} has {int(free) >> 20} MiB free in its files as they are"
-            remedy = (
-                f"ALTER TABLESPACE {quoted(str(tablespace))} ADD DATAFILE SIZE 1G AUTOEXTEND ON; (or it grows already)"
-            )
+            message = f"tablespace {tablespace} has {int(free) >> 20} MiB free in its present files"
+            remedy = f"ALTER TABLESPACE {quoted(str(tablespace))} ADD DATAFILE SIZE 1G AUTOEXTEND ON; (unless it grows)"
             yield Finding(where="tablespace", message=message, remedy=remedy)
     for tablespace, used, most in session.rows(statement("dictionary", "quota")):
         if 0 < int(most) < int(used) + ROOM_BYTES_MIN:
@@ -85,7 +87,7 @@ def room_findings(session: Session) -> Iterator[Finding]:
 
 
 def blockers(session: Session) -> dict[str, int] | None:
-    """Return the age of the oldest open transaction by log table; None if this user may not see that."""
+    """Return the age of the oldest open transaction by log table; None if this user may not see it."""
     try:
         return {str(name): int(age) for name, age in session.rows(statement("sampling", "blockers"))}
     except (SourceError, SchemaChanged):
@@ -93,7 +95,7 @@ def blockers(session: Session) -> dict[str, int] | None:
 
 
 def holder(session: Session, user: str) -> str:
-    """Name who has had a transaction open for longest that has written a log; or say what it takes to see that."""
+    """Describe the session with the oldest open transaction on a log table, or the grants needed to see it."""
     try:
         rows = session.rows(statement("sampling", "holder"))
     except (SourceError, SchemaChanged):
@@ -112,23 +114,23 @@ def _grants(user: str) -> str:
 
 
 def blocker_findings(session: Session, user: str) -> Iterator[Finding]:
-    """Say what a user lacks who cannot see whom a cut waits for."""
+    """Yield the grants that a user lacks to see the transactions that delay a cut."""
     if blockers(session) is None:
         message = "whose open transaction delays changes is not shown by `venus status`"
         yield Finding(where="privileges", message=message, remedy=_grants(user))
 
 
-#: What is wrong with a value, by the rule that would carry it (values.py): the blocks of proving.sql.
+#: The requested type by the rule that would carry it (values.py); these are also the blocks of proving.sql.
 _RULES = {"uuid": "uuid", "whole": "bigint", "flag": "boolean"}
 _MUST = {
-    "uuid": "have not 16 bytes",
-    "bigint": "are no whole numbers of 64 bits",
+    "uuid": "do not have 16 bytes",
+    "bigint": "are not whole numbers of 64 bits",
     "boolean": "are neither 0 nor 1",
 }
 
 
 def proof(session: Session, table: Table) -> Iterator[Finding]:
-    """Read a table, if a column of it is asked for as something that might not hold every value."""
+    """Read all rows of a table that has a column whose requested type may not hold every value."""
     asked = asked_of(table)
     if not asked:
         return
@@ -136,10 +138,11 @@ def proof(session: Session, table: Table) -> Iterator[Finding]:
     try:
         count, *unfit = session.row(query(table, asked))
     except (SourceError, SchemaChanged):
-        return  # `rows_findings` says that its rows cannot be read
+        return  # `rows_findings` reports that its rows cannot be read
     for (column, way), number in zip(asked, unfit, strict=True):
         if number:
-            message = f"column {column} cannot travel as {way}: {int(number):,} of {int(count):,} values {_MUST[way]}"
+            share = f"{int(number):,} of {int(count):,} values"
+            message = f"column {column} cannot be carried as {way}: {share} {_MUST[way]}"
             remedy = f'"{where}.{column}" = "usual" in [source.type_map]'
             yield Finding(where=where, message=message, remedy=remedy, blocks=True)
         else:
@@ -148,7 +151,7 @@ def proof(session: Session, table: Table) -> Iterator[Finding]:
 
 
 def asked_of(table: Table) -> list[tuple[str, str]]:
-    """Return the columns whose type does not say already that every value fits, and what they are to be."""
+    """Return the columns whose declared type does not guarantee that every value fits, with the requested types."""
     ways = [(name, _RULES.get(reading.mapping.text, "")) for name, reading in table.readings.items()]
     return [(name, way) for name, way in ways if way and not _is_certain(table, name, way)]
 
@@ -159,13 +162,13 @@ def _is_certain(table: Table, column: str, way: str) -> bool:
 
 
 def query(table: Table, asked: Seq[tuple[str, str]]) -> str:
-    """Return what counts the values that do not fit."""
+    """Return the query that counts the values that do not fit."""
     unfit = [statement("proving", way, c=f"T.{quoted(column)}") for column, way in asked]
     return statement("proving", "proof", unfit=",\n       ".join(unfit), table=table.keyed.sql)
 
 
 def offers(tables: Seq[Table]) -> Iterator[Finding]:
-    """Name the switches that nobody has asked for and that some columns could take."""
+    """Yield the switches that are not set and that would apply to some columns."""
     for switch, way in SWITCHES.items():
         places = {
             table.schema.qualified: [
@@ -179,6 +182,6 @@ def offers(tables: Seq[Table]) -> Iterator[Finding]:
         count = sum(map(len, places.values()))
         if count:
             first = next(f"{table}.{columns[0]}" for table, columns in places.items() if columns)
-            message = f"{count} columns of type {switch} could travel as {way}, {first} for one"
+            message = f"{count} columns of type {switch} could be carried as {way}, for example {first}"
             remedy = f'"{switch}" = "{way}" in [source.type_map]; `venus check` then proves that the data fits'
             yield Finding(where="types", message=message, remedy=remedy)

@@ -1,4 +1,4 @@
--- What `venus check` looks for beyond the dictionary. A sample finds what is common, not what is rare.
+-- The checks of `venus check` beyond the dictionary. A sample finds frequent values, not rare ones.
 
 -- sampled --
 SELECT COUNT(*), {findings}
@@ -11,13 +11,13 @@ SUM(CASE WHEN INSTR({c}, CHR(0)) > 0 THEN 1 ELSE 0 END)
 SUM(CASE WHEN EXTRACT(YEAR FROM {c}) = 0 OR EXTRACT(MONTH FROM {c}) = 0 THEN 1 ELSE 0 END)
 
 -- room --
--- What is free in the files as they are; whether they grow by themselves only a DBA can see.
+-- The free space in the present files; only a DBA can see whether they grow automatically.
 SELECT U.DEFAULT_TABLESPACE, COALESCE(SUM(F.BYTES), 0)
   FROM USER_USERS U LEFT JOIN USER_FREE_SPACE F ON F.TABLESPACE_NAME = U.DEFAULT_TABLESPACE
  GROUP BY U.DEFAULT_TABLESPACE
 
 -- blockers --
--- Who has written a log table and not committed yet, on any instance: age of the oldest in seconds.
+-- The open transactions that wrote a log table, on any instance: age of the oldest in seconds.
 SELECT O.OBJECT_NAME, MAX(ROUND((SYSDATE - T.START_DATE) * 86400))
   FROM GV$LOCKED_OBJECT L
   JOIN GV$TRANSACTION T ON T.INST_ID = L.INST_ID AND T.XIDUSN = L.XIDUSN AND T.XIDSLOT = L.XIDSLOT
@@ -27,7 +27,7 @@ SELECT O.OBJECT_NAME, MAX(ROUND((SYSDATE - T.START_DATE) * 86400))
  GROUP BY O.OBJECT_NAME
 
 -- holder --
--- Whose that is; these two views tell it without V$SESSION.
+-- The sessions of these transactions; these two views need no V$SESSION.
 SELECT L.SESSION_ID, L.INST_ID, L.ORACLE_USERNAME, L.OS_USER_NAME, TO_CHAR(T.START_DATE, 'YYYY-MM-DD HH24:MI:SS')
   FROM GV$LOCKED_OBJECT L
   JOIN GV$TRANSACTION T ON T.INST_ID = L.INST_ID AND T.XIDUSN = L.XIDUSN AND T.XIDSLOT = L.XIDSLOT

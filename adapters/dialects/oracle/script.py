@@ -1,7 +1,7 @@
-"""The installation or the removal as a script for SQL*Plus and SQLcl: the very texts that the program runs. Pure.
+"""The installation or the removal as a script for SQL*Plus and SQLcl, with the statements that the program runs. Pure.
 
-Around them stands only what makes a script safe to run by hand: it belongs to one user, it stops at the first error, it
-keeps a record, and it commits as the program does.
+The script adds only what makes it safe to run by hand: it runs only as one user, stops at the first error, writes a log
+file, and commits as the program does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.script import NOTHING, purpose_of
 
-#: Read by SQL*Plus itself: names may have an ampersand, blank lines end nothing, the first error ends all.
+#: Settings of SQL*Plus: names may contain an ampersand, blank lines end no statement, the first error ends the script.
 _BEFORE = (
     "SET DEFINE OFF",
     "SET SQLBLANKLINES ON",
@@ -45,7 +45,7 @@ def script(steps: Seq[InstallStep], *, removal: bool, user: str, version: str) -
 
 
 def _guard(user: str) -> str:
-    """Return the block that refuses to run for anybody else: every name here belongs to this user."""
+    """Return the block that fails for any other user: all names in the script belong to this user."""
     return statement("session", "guard", user=literal(user), said=literal(f"VENUS: run this script as user {user}"))
 
 

@@ -1,12 +1,15 @@
-"""Whether rows of a captured table may have come or gone without any trigger: by the numbers of its segments.
+"""Detection of changes that fire no trigger, by segment numbers and by times of alteration.
 
-TRUNCATE, of a partition or a cluster too, EXCHANGE PARTITION and DROP PARTITION give a segment another number or take
-it away, whoever does it and whether or not the DDL trigger sees it. ALTER TABLE ... MOVE does so too: it looks alike. A
-partition that is added brings no rows.
+TRUNCATE (also of a partition or a cluster), EXCHANGE PARTITION and DROP PARTITION renumber or remove a segment, for
+every user and even if the DDL trigger does not see them. ALTER TABLE ... MOVE looks the same. A new partition has no
+rows.
 
-VENUS's triggers are looked at in the same way, by the time at which each was last altered: one that was disabled and
-enabled again between two looks is as it should be, and has missed what was written meanwhile. So is the definition of
-the table itself (seen.py).
+VENUS also compares the time at which each of its triggers was last altered. A trigger that was disabled and enabled
+again between two comparisons looks right, but has missed the changes in between.
+
+The definition of a table is compared too, because no trigger fires for a column that is dropped and added again, or for
+two columns that exchange their names, and the table's segment stays. The order of the columns and the time of the last
+specification reveal this (capture.md 3).
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.tables import Table
 
 TABLE = "VENUS_SEGMENT"
-#: In place of a partition's name: the table itself.
+#: The entry of the table itself, in place of a partition's name.
 WHOLE = "-"
-#: What the name of a trigger stands behind; no partition's name has a blank unless somebody quoted it.
+#: The prefix of a trigger's name; the name of a partition contains a blank only if it was quoted.
 TRIGGER = "TRIGGER "
-#: In place of a trigger's name: the table's definition. Older versions would take anything else for a partition.
+#: The entry of the table's definition, in place of a trigger's name. Older versions treat other names as partitions.
 DEFINITION = f"{TRIGGER}-"
 
 Marks = Mapping[str, str]
@@ -34,22 +37,22 @@ NOTHING: Marks = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """The numbers as they are, by (owner, table), and as they were when they were looked at last, by table_id."""
+    """The present marks by (owner, table), and the stored marks by table_id."""
 
     now: Mapping[tuple[str, str], Marks]
     stored: Mapping[int, Marks]
 
     def reason(self, table_id: int, place: tuple[str, str]) -> str:
-        """Say why rows of a table may have been missed; empty if none were."""
+        """Return why rows of a table may have been missed; empty if none were."""
         return replaced(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
 
     def altered(self, table_id: int, place: tuple[str, str]) -> str:
-        """Say which triggers of a table were altered since the last look; empty if none was."""
+        """Return which triggers of a table were altered since the last comparison; empty if none was."""
         return altered(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
 
 
 def replaced(before: Marks, now: Marks) -> str:
-    """Compare the segments of one table; nothing is said of one that was never looked at."""
+    """Return which segments of a table were replaced or removed; empty for a table without stored marks."""
     changed = sorted(n for n, mark in before.items() if not n.startswith(TRIGGER) and now.get(n) != mark)
     if not changed:
         return ""
@@ -57,13 +60,13 @@ def replaced(before: Marks, now: Marks) -> str:
     more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
     how = "is another one now" if changed[0] in now else "is gone"
     return (
-        f"{what}{more} {how}: TRUNCATE, EXCHANGE or DROP PARTITION that nobody noted (or MOVE, which looks alike):"
-        " rows may be gone or new that no trigger has noted, read the table again"
+        f"{what}{more} {how}: TRUNCATE, EXCHANGE or DROP PARTITION without a record (or MOVE, which looks alike):"
+        " rows may have vanished or appeared without a trigger, read the table again"
     )
 
 
 def altered(before: Marks, now: Marks) -> str:
-    """Compare the triggers of one table; one that is gone is noticed by the triggers themselves (refresh.py)."""
+    """Return which triggers of a table were altered; refresh.py detects the ones that are gone."""
     known = {n: mark for n, mark in before.items() if n.startswith(TRIGGER) and n != DEFINITION}
     changed = sorted(n for n, mark in known.items() if now.get(n, mark) != mark)
     if not changed:
@@ -76,12 +79,12 @@ def altered(before: Marks, now: Marks) -> str:
 
 
 def extended(before: Marks, now: Marks) -> bool:
-    """Say whether a partition was added."""
+    """Whether a partition was added."""
     return any(not name.startswith(TRIGGER) and name not in before for name in now)
 
 
 def read(session: Session) -> Segments:
-    """Look at the dictionary and at what was stored."""
+    """Read the present marks from the dictionary, and the stored ones."""
     now: dict[tuple[str, str], dict[str, str]] = {}
     for owner, table, part, number in session.rows(statement("segments", "now")):
         now.setdefault((str(owner), str(table)), {})[str(part or WHOLE)] = str(number)
@@ -92,7 +95,7 @@ def read(session: Session) -> Segments:
 
 
 def store(session: Session, table_id: int, marks: Marks) -> None:
-    """Remember the segments of a table."""
+    """Store the marks of a table."""
     forget(session, table_id)
     rows: Seq[tuple[int, str, str]] = [(table_id, part, mark) for part, mark in marks.items()]
     if rows:
@@ -100,19 +103,19 @@ def store(session: Session, table_id: int, marks: Marks) -> None:
 
 
 def forget(session: Session, table_id: int) -> None:
-    """Look at a table again, its segments and its triggers."""
+    """Delete all stored marks of a table."""
     session.run(statement("segments", "forget"), {"table_id": table_id})
 
 
 def forget_emptied(session: Session, table_id: int) -> None:
-    """Look at the segments of a table again: what has happened to them is known. Its triggers are not meant."""
+    """Delete the stored segments of a table, after a TRUNCATE that the cut carries. The marks of triggers stay."""
     session.run(statement("segments", "forget_emptied"), {"table_id": table_id})
 
 
 def definition_mark(table: Table, specified: str) -> str:
-    """Return what to keep of a definition: when it was specified, and a digest of the columns in their order.
+    """Return the mark of a definition: the time of its specification, and a digest of the columns in their order.
 
-    A column that was added stands behind all others, whatever its name is.
+    An added column follows all others, regardless of its name.
     """
     lines = []
     for name, reading in table.readings.items():
@@ -122,7 +125,7 @@ def definition_mark(table: Table, specified: str) -> str:
 
 
 def has_altered_values(before: str, now: str, *, explained: bool) -> bool:
-    """Say whether values may be others: columns are declared in another way, or nothing else explains the new time."""
+    """Whether values may have changed: columns are declared differently, or nothing else explains the new time."""
     if not before or before == now:
         return False
     return _columns_digest(before) != _columns_digest(now) or not explained

@@ -1,9 +1,9 @@
--- By which number Oracle knows the segments of the captured tables: one that is emptied or exchanged gets another. And
--- when VENUS's triggers on them were last altered, and the tables themselves.
+-- The numbers of the captured tables' segments, which change when a segment is emptied or exchanged. And the times at which
+-- VENUS's triggers and the tables themselves were last altered.
 
 -- now --
--- Of a table itself, or of its partitions and subpartitions. An index-organized table has none. TIMESTAMP is that of the
--- specification: indexes, grants and TRUNCATE leave it as it is.
+-- Segments of a table, or of its partitions and subpartitions. An index-organized table has none. TIMESTAMP is the time of
+-- the specification: indexes, grants and TRUNCATE do not change it.
 SELECT O.OWNER, O.OBJECT_NAME, O.SUBOBJECT_NAME, TO_CHAR(O.DATA_OBJECT_ID)
   FROM ALL_OBJECTS O JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = O.OWNER AND V.NAME = O.OBJECT_NAME
  WHERE O.OBJECT_TYPE IN ('TABLE', 'TABLE PARTITION', 'TABLE SUBPARTITION') AND O.DATA_OBJECT_ID IS NOT NULL

@@ -1,7 +1,7 @@
--- What a session of VENUS's says of itself.
+-- The settings of an installing session.
 
 -- patience --
--- DDL on a table that is being written to waits for so many seconds. Writers queue behind it, so they are few.
+-- The seconds for which DDL waits for a table that is being written. Writers queue behind it, so the time is short.
 ALTER SESSION SET DDL_LOCK_TIMEOUT = 5
 
 -- guard --

@@ -1,6 +1,6 @@
 """Oracle as a source: the dialect contract over two sessions (VENUS 3.1).
 
-The reader holds a cut's snapshot, the writer does everything else in short transactions.
+The reader holds the snapshot of a cut; the writer does everything else in short transactions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from venus.adapters.dialects.contract import (
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.oracle import claiming, executing, inline, registry, sampling, segments, structure, survey
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
-from venus.adapters.dialects.oracle.check import check
+from venus.adapters.dialects.oracle.check import check, refuse_blocked
 from venus.adapters.dialects.oracle.claiming import Polls
 from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.connection import Row, Session
@@ -42,7 +42,7 @@ from venus.adapters.dialects.oracle.tables import Listed, application, chosen, u
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.releasing import BY_SCRIPT
 from venus.config import Settings
-from venus.errors import Fenced, NotInstalled, Refused, SourceError
+from venus.errors import Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
 NOT_INSTALLED = "VENUS is not installed here"
@@ -81,7 +81,7 @@ class OracleSource:
         self._halts = Halts()
         self._bounds = Bounds(self._options.limits)
         self._polls = Polls()
-        #: The tables as `refresh_schemas` has listed them, until they are asked for.
+        #: The tables that `refresh_schemas` has listed, until `uncaptured_tables` uses them.
         self._listed: Seq[Listed] | None = None
 
     def close(self) -> None:
@@ -91,9 +91,9 @@ class OracleSource:
     # -- dictionary and installation ---------------------------------------------------------------------
 
     def ask(self, type_map: Mapping[str, str], include: Seq[str], exclude: Seq[str]) -> None:
-        """Have columns travel in another way than the configuration says; `install` records it at the source.
+        """Request types of columns that override the configuration; `install` records them at the source.
 
-        Raises ConfigError for what is no column of a table to capture, is in a key, or has no such way.
+        Raises ConfigError for an unknown column, for a key that cannot have the type, or for an impossible type.
         """
         dictionary = self._database()[1]
         dictionary.asked = type_map
@@ -125,9 +125,9 @@ class OracleSource:
         return [at.qualified for at in application(self._database()[1].listed())]
 
     def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
-        """Return the tables that the patterns choose and the registry does not have.
+        """Return the tables that the patterns choose and the registry does not contain.
 
-        Capture has just listed all tables to compare them with the registry: they are not listed again for this.
+        Reuses the list of tables that `refresh_schemas` has just read.
         """
         dictionary, listed = self._database()[1], self._listed
         self._listed = None
@@ -147,7 +147,7 @@ class OracleSource:
         return found
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:
-        """Return the patterns that choose none of these."""
+        """Return the patterns that choose no table."""
         return unmatched(self._database()[1].listed(), patterns)
 
     def numberings(self) -> list[Numbering]:
@@ -156,35 +156,35 @@ class OracleSource:
         return structure.numberings(self._writer, dictionary.schemas, dictionary.structures, dictionary.is_own)
 
     def other_objects(self) -> list[OtherObject]:
-        """Return what the captured schemas hold besides tables and sequences."""
+        """Return the objects of the captured schemas that are neither tables nor sequences."""
         dictionary = self._database()[1]
         return structure.others(self._writer, dictionary.schemas, dictionary.is_own)
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-        """Look for what is missing or cannot be carried."""
+        """Return what is missing or cannot be carried."""
         version, dictionary = self._database()
         return list(check(self._writer, dictionary, version, self._options, include, exclude))
 
     def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation."""
-        self._refuse_blocked(include, exclude)
+        refuse_blocked(self.check(include, exclude))
         steps = self._installer().plan(include, exclude)
         self._writer.rollback()
         return [step.shown for step in steps]
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing. Oracle commits each step; what fails takes its table's triggers away again."""
-        self._refuse_blocked(include, exclude)
+        """Install what is missing. Oracle commits each step; a failing step removes its table's triggers again."""
+        refuse_blocked(self.check(include, exclude))
         steps = self._installer().plan(include, exclude)
         executing.run(self._writer, steps)
-        self._writer.rollback()  # what only read is no transaction any more
+        self._writer.rollback()  # ends the transaction of the reading steps
         self._mark = None
         return [step.shown for step in steps]
 
     def adopt(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Check what somebody else has installed with the script, and let capture begin.
+        """Check an installation that a DBA has run as a script, and make it ready for capture.
 
-        Creates nothing. Raises Refused for what is missing or is not as it was printed.
+        Creates nothing. Raises Refused for an object that is missing or differs from the script.
         """
         steps = self._installer().plan(include, exclude)
         executing.adopt(self._writer, steps)
@@ -193,21 +193,16 @@ class OracleSource:
         return [step.shown for step in steps]
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
-        """Return what is not there yet for SQL*Plus and SQLcl."""
+        """Return the remaining steps as a script for SQL*Plus and SQLcl."""
         version, dictionary = self._database()
         return script(steps, removal=removal, user=dictionary.user, version=version.name)
-
-    def _refuse_blocked(self, include: Seq[str], exclude: Seq[str]) -> None:
-        for finding in self.check(include, exclude):
-            if finding.blocks:
-                raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
 
     def uninstall_plan(self) -> list[InstallStep]:
         """Return every statement of the removal."""
         return [step.shown for step in self._installer().removal()]
 
     def uninstall(self) -> list[InstallStep]:
-        """Leave the dictionary as it was before."""
+        """Restore the dictionary to its state before the installation."""
         self._reader.rollback()
         steps = self._installer().removal()
         executing.run(self._writer, steps)
@@ -222,7 +217,7 @@ class OracleSource:
         return [step.shown for step in steps]
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Take the triggers of these tables away."""
+        """Remove the triggers of these tables."""
         return self._removed(self._installer().release(table_ids))
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
@@ -277,7 +272,7 @@ class OracleSource:
                 registry.set_state(self._writer, table_id, registry.PAUSED, reason_of(captured.table, why))
 
     def restart_fill(self, table_id: int) -> None:
-        """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
+        """Restart the fill of a table; if its triggers are in order, this also ends RESYNC."""
         how = next((c for c in self._compare_all() if c.captured.schema.table_id == table_id), None)
         if how is None:
             raise _unknown(table_id)
@@ -288,11 +283,11 @@ class OracleSource:
 
     def start_over(self, table_id: int, version: int) -> None:
         if registry.read_tables(self._writer)[table_id].is_unfinished:
-            return  # nothing of it was ever shipped
+            return  # VENUS has shipped nothing of it
         self.restart_fill(table_id)
         with self._writer.transaction():
             registry.start_over(self._writer, table_id, version)
-        self._mark, self._fingerprints = None, {}  # what it reads by has the version of before
+        self._mark, self._fingerprints = None, {}  # `_accesses` has the earlier version
 
     def state(self) -> SourceState:
         if not self._is_installed():
@@ -311,7 +306,7 @@ class OracleSource:
         return replace(held, epoch=epoch)
 
     def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-        """Look batches up under the checkpoint row's lock: no local transaction is half done then."""
+        """Read batches under the lock of the checkpoint row, which excludes an unfinished local transaction."""
         with self._writer.transaction():
             registry.lock(self._writer)
             return registry.read_batches(self._writer, numbers)
@@ -323,32 +318,32 @@ class OracleSource:
                 self._writer.run(statement("registry", "beat_again"), now)
 
     def own_lacking(self) -> list[OwnLack]:
-        return []  # they are in the user's own schema, and nobody can take them from him
+        return []  # the tables are in the user's own schema, whose privileges cannot be revoked
 
     def locked(self) -> dict[str, str]:
         return {}
 
     def blocked_by(self) -> str:
-        """Name the oldest open transaction on a log table, or say what this user lacks to see it."""
+        """Describe the oldest open transaction on a log table, or the grants needed to see it."""
         found = sampling.holder(self._writer, self._database()[1].user)
         self._writer.rollback()
         return found
 
     def backlog(self) -> dict[int, tuple[int, int]]:
-        """Return how many log rows wait; and, where this user may see it, for how long somebody keeps some open."""
+        """Return the number of waiting log rows and, if this user may see it, the age of the oldest transaction."""
         found = claiming.read_backlog(self._writer, self._database()[1].inline_tables(), self._ages())
         self._writer.rollback()
         return found
 
     def _ages(self) -> dict[str, int]:
         ages = sampling.blockers(self._writer) if self._sees_blockers else None
-        self._sees_blockers = ages is not None  # asked once only, if the answer is no
+        self._sees_blockers = ages is not None  # a refusal is not asked for again
         return ages or {}
 
     # -- capture ---------------------------------------------------------------------------------------------
 
     def refresh_schemas(self) -> list[TableSchema]:
-        """Compare the dictionary with the registry; store what has changed."""
+        """Compare the dictionary with the registry; store the changes."""
         self._reader.rollback()
         self._retry_halted()
         follow(self._writer, self._database()[1])
@@ -362,7 +357,7 @@ class OracleSource:
         return compare_all(self._writer, self._database()[1])
 
     def _retry_halted(self) -> None:
-        """Go on with the tables that halted at a row and have been written to since: the row may be right now."""
+        """Resume tables that halted at a row and have been written to since: the row may have been corrected."""
         halted = [c.table for c in registry.read_tables(self._writer).values() if is_halted(c.table)]
         waiting = self._extents() if halted else {}
         for table in halted:
@@ -372,14 +367,14 @@ class OracleSource:
         self._writer.rollback()
 
     def _extents(self) -> dict[int, int]:
-        """Return what a claim's `extent` would be now, of every table."""
+        """Return the present `extent` of every table, as a claim would have it."""
         found = {table_id: rows for table_id, (rows, _) in self.backlog().items()}
         if self._database()[1].inline_tables():
             found |= {table_id: polled.highest for table_id, polled in inline.claimed(self._writer).items()}
         return found
 
     def _adopt(self, found: Seq[Comparison]) -> None:
-        """Read from now on by this dictionary."""
+        """Use this state of the dictionary for the next cuts."""
         tables = [c.table for c in found if c.table is not None]
         self._accesses = {t.schema.table_id: access_to(t) for t in tables}
         states = registry.states(self._writer)
@@ -392,7 +387,7 @@ class OracleSource:
         return False
 
     def open_cut(self, fills: Seq[FillState]) -> OracleCut | None:
-        """Open a snapshot, unless there is nothing to read in it."""
+        """Open a snapshot, unless it has nothing to read."""
         if not fills and self._polls.finds_nothing(self._reader):
             self._polls.tidy(self._writer)
             return None
@@ -440,18 +435,18 @@ class OracleSource:
         )
 
     def _accept_dictionary(self, states: dict[int, tuple[str, str]]) -> None:
-        """Read by the dictionary as it is if the registry agrees with it. Raises SchemaChanged if it does not."""
+        """Use the present dictionary if the registry agrees with it. Raises SchemaChanged if it does not."""
         count, newest, recent = self._reader.row(statement("dictionary", "mark"))
         fingerprints = {table_id: mark for table_id, (_, mark) in states.items()}
         if self._mark == (count, newest) and fingerprints == self._fingerprints:
             return
         found = self._compare_all()
         if any(c.differs for c in found):
-            raise SchemaChanged(f"source {self._place}: the dictionary is not what the registry says any more")
+            raise SchemaChanged(f"source {self._place}: the dictionary no longer matches the registry")
         self._adopt(found)
         if self._fingerprints != fingerprints:
-            raise SchemaChanged(f"source {self._place}: the registry has changed meanwhile")
-        # the dictionary's clock knows whole seconds: a second change in the same one must not be missed
+            raise SchemaChanged(f"source {self._place}: the registry has changed in the meantime")
+        # the dictionary's times are whole seconds: a second change within the same one must not be missed
         self._mark = None if recent else (count, newest)
 
 

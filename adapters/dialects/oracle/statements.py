@@ -1,4 +1,4 @@
-"""The SQL of the Oracle source."""
+"""The loader of the Oracle source's SQL."""
 
 from __future__ import annotations
 

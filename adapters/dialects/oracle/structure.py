@@ -1,7 +1,7 @@
-"""What an Oracle table is besides its rows: checks, indexes, foreign keys, defaults, identities, comments (VENUS 3.4).
+"""The structure of an Oracle table: checks, indexes, foreign keys, defaults, identities, comments (VENUS 3.4).
 
-In words that mean the same in PostgreSQL; what has none is listed with the reason. Read for a whole schema at once,
-because Oracle's dictionary answers slowly, and put together purely.
+It is expressed in SQL that means the same in PostgreSQL; an object without an equivalent is listed with the reason. One
+pass reads a whole schema, because Oracle's dictionary answers slowly. The result is assembled without further queries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSc
 GRAMMAR = Grammar(name="oracle", empty_is_null=True)
 _NOT_NULL = re.compile(r'\s*"[^"]+"\s+IS\s+NOT\s+NULL\s*', re.IGNORECASE)
 _NEXT_VALUE = re.compile(r'\s*(?:"?[\w$#]+"?\.)?"?([\w$#]+)"?\."?NEXTVAL"?\s*', re.IGNORECASE)
-#: Of a table that is polled: it goes with its triggers, and is nothing of the table's own.
+#: The index that VENUS creates on a table with inline capture: it is not part of the application's table.
 _OWN_INDEX = re.compile(r"VENUS_X_\d{5,}")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _TEXT = re.compile(r"'(?:[^']|'')+'")
@@ -35,7 +35,7 @@ _ROWS_LOST = "PostgreSQL has no certain equal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRows:
-    """What the dictionary says of one schema, by table: see structure.sql for the columns of each block."""
+    """The dictionary's rows about one schema, by table: see structure.sql for the columns of each block."""
 
     columns: Mapping[str, list[Row]] = field(default_factory=dict)
     identities: Mapping[str, list[Row]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def _by_table(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
 
 
 def completed(schema: TableSchema, rows: SchemaRows) -> TableSchema:
-    """Return the schema with everything that is no row. Pure."""
+    """Return the schema with its structure added. Pure."""
     name = schema.name
     columns, left = _columns(schema, rows.columns.get(name, []), {r[0]: r for r in rows.identities.get(name, [])})
     facts = {c.name.lower(): Fact(name=c.name, type=c.type) for c in columns}
@@ -164,7 +164,7 @@ def _columns(
 
 
 def portable_default(text: str, kind: Kind) -> str:
-    """Return the default as PostgreSQL writes it, or nothing: the rows bring their values anyway."""
+    """Return the default in PostgreSQL's SQL, or an empty text: rows are sent with their values anyway."""
     if kind in (Kind.INT, Kind.DECIMAL, Kind.FLOAT):
         return text if _NUMBER.fullmatch(text) else ""
     if kind in (Kind.TEXT, Kind.CHAR):
@@ -197,7 +197,7 @@ def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constr
     if sort not in ("NORMAL", "FUNCTION-BASED NORMAL", "NORMAL/REV"):
         raise NotPortableError(f"PostgreSQL has no {sort} index")
     if is_unique and len(terms) > 1 and any(t[4] is not None for t in terms):
-        raise NotPortableError("Oracle takes NULLs in it for equal, PostgreSQL does not")
+        raise NotPortableError("Oracle treats NULLs in it as equal, PostgreSQL does not")
     columns, parts, plain = [], [], True
     for _, _, column, descend, expression in terms:
         text = f'"{column}"' if expression is None else portable_term(str(expression), GRAMMAR, facts)
@@ -216,14 +216,14 @@ def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constr
     )  # fmt: skip
 
 
-#: Says whether VENUS has made an object: schema, kind, name.
+#: Returns whether VENUS created an object, by schema, kind and name.
 IsOwn = Callable[[str, str, str], bool]
 
 
 def numberings(
     session: Session, owners: Sequence[str], rows: Callable[[str], SchemaRows], is_own: IsOwn
 ) -> list[Numbering]:
-    """Return the sequences of these schemas, and which columns they number."""
+    """Return the sequences of these schemas, with the columns that they number."""
     found = []
     for owner in owners:
         said = rows(owner)
@@ -249,7 +249,7 @@ def numberings(
 
 
 def others(session: Session, owners: Sequence[str], is_own: IsOwn) -> list[OtherObject]:
-    """Return what these schemas hold besides tables and sequences."""
+    """Return the objects of these schemas that are neither tables nor sequences."""
     return [
         OtherObject(kind=str(kind).lower(), name=f"{owner}.{name}")
         for owner in owners

@@ -1,7 +1,7 @@
--- What the tables of one schema are besides their rows, and what else the schema has. Everything here only reads.
+-- The structure of the tables of one schema, and the other objects of the schema. All statements only read.
 
 -- columns --
--- DATA_DEFAULT is a LONG: it can be selected, and nothing else.
+-- DATA_DEFAULT is a LONG: it can only be selected.
 SELECT C.TABLE_NAME, C.COLUMN_NAME, C.DATA_DEFAULT, C.VIRTUAL_COLUMN, M.COMMENTS
   FROM ALL_TAB_COLS C
   LEFT JOIN ALL_COL_COMMENTS M
@@ -36,7 +36,7 @@ SELECT C.TABLE_NAME, C.CONSTRAINT_NAME, K.COLUMN_NAME
  WHERE C.OWNER = :owner AND C.CONSTRAINT_TYPE = 'R' ORDER BY C.TABLE_NAME, C.CONSTRAINT_NAME, K.POSITION
 
 -- indexes --
--- What an index computes is a LONG; a descending column counts as computed.
+-- The expression of an index is a LONG; a descending column counts as an expression.
 SELECT I.TABLE_NAME, I.INDEX_NAME, I.UNIQUENESS, I.INDEX_TYPE, K.COLUMN_NAME, K.DESCEND, E.COLUMN_EXPRESSION
   FROM ALL_INDEXES I
   JOIN ALL_IND_COLUMNS K ON K.INDEX_OWNER = I.OWNER AND K.INDEX_NAME = I.INDEX_NAME
@@ -46,7 +46,7 @@ SELECT I.TABLE_NAME, I.INDEX_NAME, I.UNIQUENESS, I.INDEX_TYPE, K.COLUMN_NAME, K.
  ORDER BY I.TABLE_NAME, I.INDEX_NAME, K.COLUMN_POSITION
 
 -- sequences --
--- LAST_NUMBER lies behind everything that was handed out, numbers in the caches included.
+-- LAST_NUMBER is greater than all numbers that were handed out, including those in the caches.
 SELECT S.SEQUENCE_NAME, S.LAST_NUMBER, S.INCREMENT_BY, S.MIN_VALUE, S.MAX_VALUE, S.CYCLE_FLAG FROM ALL_SEQUENCES S
  WHERE S.SEQUENCE_OWNER = :owner
  ORDER BY S.SEQUENCE_NAME

@@ -1,4 +1,4 @@
-"""`venus assess` at an Oracle: optimizer statistics, what has changed since, segments, a small sample. Reads only."""
+"""The survey of `venus assess`: optimizer statistics, changes since then, segments, a small sample. Reads only."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler,
 from venus.config import Settings
 from venus.errors import SourceError
 
-#: Of the stand-in (docs/oracle/EVIDENCE.md): no Oracle was measured.
+#: Measured on the stand-in (docs/oracle/EVIDENCE.md), not on an Oracle.
 PACE = Pace(row_us=9.0, value_us=1.2, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
 NO_ORACLE_MEASURED = "pace of reading and cost of triggers: measured on a stand-in for Oracle, not on an Oracle"
 _FETCH_ROWS = 500
-#: Tables with so many times the rows of a sample are sampled from all of their blocks.
+#: A sample is spread over all blocks of a table that has at least this multiple of its rows.
 _SPREAD = 20
 
 
 def survey(settings: Settings, asked: Asked) -> Survey:
-    """Look at the database that the settings name."""
+    """Survey the database that the settings name."""
     driver, options = driver_of(settings.source.url.get_secret_value())
     with closing(Session(driver)) as session:
         columns = Columns(settings.source.columns.include, settings.source.columns.exclude)
@@ -55,11 +55,11 @@ def survey(settings: Settings, asked: Asked) -> Survey:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """What the dictionary says of a schema, by table."""
+    """The dictionary's figures about a schema, by table."""
 
     statistics: Mapping[str, Row]
     changes: Mapping[str, tuple[int, int, int]]
-    #: By (table, TABLE, INDEX or LOB); None where this user may not see them.
+    #: By (table, TABLE, INDEX or LOB); None if this user may not see them.
     segments: Mapping[tuple[str, str], int] | None = field(default=None)
 
 
@@ -88,7 +88,7 @@ def row_counts(session: Session, owner: str) -> dict[str, int]:
 
 
 def _segments(session: Session, owner: str, user: str) -> Mapping[tuple[str, str], int] | None:
-    """Ask the view of all segments, which needs a grant, then that of one's own."""
+    """Return the sizes of segments from the view of all segments, which needs a grant, else from the user's own."""
     for view in ("segments_of_anybody", *(["segments_of_own"] if owner == user else [])):
         text = statement("survey", "segments", segments=statement("survey", view))
         try:
@@ -120,7 +120,7 @@ def _counted(session: Session, at: Listed, size: Size) -> Size:
     table = f"{quoted(at.owner)}.{quoted(at.name)}"
     try:
         rows = int(session.row(statement("survey", "count", table=table))[0])
-    except (SourceError, SchemaChanged):  # what may not be read is among the findings of the check
+    except (SourceError, SchemaChanged):  # the check reports tables that may not be read
         return size
     return replace(size, rows=rows, counted=True)
 
@@ -138,13 +138,13 @@ def _sampled(
         try:
             sample = sampler.take(lambda text=text: weighed(_stream(session, text)))  # type: ignore[misc]
             found[size.qualified] = replace(size, sample=sample)
-        except (SourceError, SchemaChanged):  # what may not be read is among the findings of the check
+        except (SourceError, SchemaChanged):  # the check reports tables that may not be read
             session.rollback()
     return [found[size.qualified] for size in sizes]
 
 
 def _sample(table: Table, rows: int | None) -> str:
-    """Return the query, as a fill selects; without large values, whose bytes are those of their segments."""
+    """Return the query of a sample, which selects like a fill but omits large values: their segments have a size."""
     columns = [
         f"{reading.expression(quoted(name))} AS C{number}"
         for number, (name, reading) in enumerate(table.readings.items())

@@ -1,19 +1,19 @@
--- What `venus assess` asks of an Oracle. Everything here only reads.
+-- The queries of `venus assess`. All of them only read.
 
 -- banner --
 SELECT PRODUCT || ' ' || VERSION FROM PRODUCT_COMPONENT_VERSION WHERE PRODUCT LIKE 'Oracle%'
 
 -- sizes --
--- NUM_ROWS is as of LAST_ANALYZED; NULL where nobody has gathered statistics.
+-- NUM_ROWS is as of LAST_ANALYZED; NULL without statistics.
 SELECT T.TABLE_NAME, T.NUM_ROWS, ROUND((SYSDATE - T.LAST_ANALYZED) * 86400) FROM ALL_TABLES T WHERE T.OWNER = :owner
 
 -- modifications --
--- What has changed since the statistics, of a table as a whole. Oracle writes this down every few minutes.
+-- The changes since the statistics were gathered, of a table as a whole. Oracle updates this view every few minutes.
 SELECT M.TABLE_NAME, M.INSERTS, M.UPDATES, M.DELETES FROM ALL_TAB_MODIFICATIONS M
  WHERE M.TABLE_OWNER = :owner AND M.PARTITION_NAME IS NULL
 
 -- segments --
--- Bytes of tables, of their indexes and of their large values, partitions added up.
+-- The bytes of tables, of their indexes and of their large values, summed over partitions.
 SELECT COALESCE(I.TABLE_NAME, L.TABLE_NAME, S.SEGMENT_NAME),
        CASE WHEN I.TABLE_NAME IS NOT NULL THEN 'INDEX' WHEN L.TABLE_NAME IS NOT NULL THEN 'LOB' ELSE 'TABLE' END,
        SUM(S.BYTES)

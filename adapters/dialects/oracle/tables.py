@@ -1,4 +1,8 @@
-"""Tables as Oracle's dictionary describes them: what identifies a row, how columns are read, what is refused."""
+"""Tables as Oracle's dictionary describes them: kind, key, readings of columns, refusals, choice by patterns.
+
+A table that is left out has no rows of the application's own. A table that has such rows and cannot be carried is
+refused, so that nothing is silently missing at the target.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +43,13 @@ REFUSED = {
     "XMLType table": "an XMLType table: its rows are documents without a column",
 }
 LEDGER = "a blockchain table: its hidden columns, which chain the rows, are not carried"
-CLUSTERED = "it lies in a cluster: TRUNCATE CLUSTER is noticed only afterwards, and the table has to be read again"
-
+CLUSTERED = "it belongs to a cluster: TRUNCATE CLUSTER is noticed only afterwards, and the table has to be read again"
 MOVABLE = "row movement is enabled: FLASHBACK TABLE fires no trigger unless it says ENABLE TRIGGERS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What there is to say of one table because of its sort."""
+    """The consequences of a table's kind: why it is left out or refused, and a remark."""
 
     left_out: str = ""
     refused: str = ""
@@ -55,14 +58,14 @@ class Kind:
 
 @dataclass(slots=True)
 class Kinds:
-    """The sorts of tables in some schemas."""
+    """Reader of the kinds of tables in some schemas."""
 
     _session: Session
     _version: Version
     _sees_ledgers: bool = True
 
     def read(self, owner: str) -> dict[str, str]:
-        """Return the sort of each table that is not an ordinary one."""
+        """Return the kind of each table that is not an ordinary one."""
         rows = self._session.rows(statement("kinds", "kinds"), {"owner": owner})
         return {str(name): "ledger" for name in self._ledgers(owner)} | {str(name): str(kind) for kind, name in rows}
 
@@ -71,13 +74,13 @@ class Kinds:
             return []
         try:
             return [str(row[0]) for row in self._session.rows(statement("kinds", "ledgers"), {"owner": owner})]
-        except (SourceError, SchemaChanged):  # an update of 19c that has none yet; asked once only
+        except (SourceError, SchemaChanged):  # a 19c before the update that introduced them; do not ask again
             self._sees_ledgers = False
             return []
 
 
 def kind_of(row: Row, special: Map[str, str]) -> Kind:
-    """Return what there is to say of a table, from its row in ALL_TABLES."""
+    """Return the kind of a table from its row in ALL_TABLES."""
     _, name, _, _, temporary, nested, secondary, iot_type, cluster, movement = row
     sort = special.get(name, "")
     if temporary == "Y":
@@ -93,29 +96,29 @@ def kind_of(row: Row, special: Map[str, str]) -> Kind:
 
 
 def beside(special: Map[str, str], listed: Seq[str]) -> dict[str, Kind]:
-    """Return the tables that ALL_TABLES does not have."""
+    """Return the refused tables that ALL_TABLES does not contain."""
     return {
         name: Kind(refused=REFUSED[sort]) for name, sort in special.items() if sort in REFUSED and name not in listed
     }
 
 
 NOTHING: Map[str, str] = MappingProxyType({})
-#: Hidden columns that VENUS asks for itself.
+#: Hidden columns that VENUS reads on purpose.
 OWN_HIDDEN = ("RECORDID", ARCHIVE_STATE)
 NO_KEY = "it has neither a primary key nor a unique key of columns that are NOT NULL"
-#: Collations under which equal keys are the same text.
+#: Collations under which only identical texts are equal keys.
 _BINARY_COLLATIONS = (None, "", "BINARY", "USING_NLS_COMP")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A table that could be captured."""
+    """A table in the dictionary's list."""
 
     owner: str
     name: str
     partitioned: bool
     rows: int
-    #: VENUS has made it: the heartbeat, a log table, the registry.
+    #: VENUS created it: the heartbeat, a log table, the registry.
     is_own: bool = False
     kind: Kind = field(default_factory=Kind)
 
@@ -127,46 +130,46 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How one column is read."""
+    """The way in which one column is read."""
 
     declared: Declared
     mapping: Mapping
 
     def expression(self, column: str) -> str:
-        """Return what to select for this column."""
+        """Return the expression that selects this column."""
         return self.mapping.select(self.declared).replace("{c}", column)
 
     def logged(self, column: str) -> str:
-        """Return a log table's column as the table's own has it: a CHAR with its blanks."""
+        """Return the expression that converts a log table's column to this column's type: a CHAR gets its blanks."""
         padded = self.declared.padded
         return f"CAST({column} AS {padded})" if padded else column
 
     def bind(self, name: object) -> str:
-        """Return what a condition has in place of a value of this column that is bound under this name."""
+        """Return the expression of a condition for a value of this column that is bound under this name."""
         return self.logged(self.mapping.bind.format(n=name))
 
     def bindable(self, value: object) -> object:
-        """Return what to bind for a value as it was fetched."""
+        """Return the object to bind for a fetched value."""
         return National(value) if self.declared.is_national and isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table as the dictionary has it now."""
+    """A table as the dictionary describes it now."""
 
     schema: TableSchema
     keyed: Keyed
     readings: dict[str, Reading]
     listed: Listed
-    #: Why it cannot be captured, one line each.
+    #: The reasons why it cannot be captured, one line each.
     refused: tuple[str, ...] = ()
-    #: What people should know, though it can.
+    #: Remarks for the operator about a table that can be captured.
     remarks: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Read:
-    """The columns of a table as far as they can be carried, and what there is to say of them."""
+    """The columns of a table that can be carried, with refusals and remarks."""
 
     columns: list[Column] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)
@@ -178,7 +181,7 @@ def described(
     listed: Listed, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0,
     asked: Map[str, str] = NOTHING, switches: Map[str, str] = NOTHING,
 ) -> Table:  # fmt: skip
-    """Make a table of what the dictionary said; `asked` by upper-case column, `switches` by type. Pure."""
+    """Build a table from the dictionary's rows; `asked` by upper-case column, `switches` by type. Pure."""
     read = _Read()
     numbers = {c.name: c.number for c in known.columns} if known else {}
     number_max = max([number_max, *numbers.values()])
@@ -227,7 +230,7 @@ def _read_column(
 
 
 def _refused_keys(keyed: Keyed, readings: Map[str, Reading], collations: Map[str, object]) -> list[str]:
-    """Say why a table has no key by which its rows can be told apart."""
+    """Return the reasons why a table has no key that distinguishes its rows."""
     if not keyed.key:
         return [NO_KEY]
     return [
@@ -239,7 +242,7 @@ def _refused_keys(keyed: Keyed, readings: Map[str, Reading], collations: Map[str
 
 
 def excluded_keys(left: Seq[LeftOut], table: Table, keys: Seq[Row]) -> list[str]:
-    """Say that a table has a key only with columns that are not to travel."""
+    """Return the excluded columns without which a table has no key, as reasons to refuse it."""
     if table.schema.key:
         return []
     names = {o.name for o in left} & {column for _, _, column in keys}
@@ -247,7 +250,7 @@ def excluded_keys(left: Seq[LeftOut], table: Table, keys: Seq[Row]) -> list[str]
 
 
 def with_id(table: Table, table_id: int) -> Table:
-    """Return the table under its number."""
+    """Return the table with its number."""
     return replace(table, schema=replace(table.schema, table_id=table_id))
 
 
@@ -280,7 +283,7 @@ def _key_column(name: str, reading: Reading) -> KeyColumn:
 
 
 def chosen(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
-    """Return the tables to capture, without VENUS's own."""
+    """Return the tables that the patterns choose, without VENUS's own."""
     included, excluded = Patterns(map(_spelled, include)), Patterns(map(_spelled, exclude))
     return [
         t
@@ -290,27 +293,27 @@ def chosen(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Li
 
 
 def left_out(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
-    """Return the tables that the patterns choose and that hold no rows of the application's own."""
+    """Return the tables that the patterns choose and that have no rows of the application's own."""
     ordinary = [replace(t, kind=replace(t.kind, left_out="")) for t in listed if t.kind.left_out]
     names = {(t.owner, t.name) for t in chosen(ordinary, include, exclude)}
     return [t for t in listed if (t.owner, t.name) in names]
 
 
 def application(listed: Seq[Listed]) -> list[Listed]:
-    """Leave out VENUS's own tables."""
+    """Return the tables without VENUS's own."""
     return [t for t in listed if not t.is_own]
 
 
 def spellings(listed: Listed) -> tuple[str, ...]:
-    """Return what patterns are compared with: /TABLE and OWNER.TABLE; upper and lower case count as the same."""
+    """Return the names that patterns are compared with, in upper case: /TABLE and OWNER.TABLE."""
     return f"/{listed.name}".upper(), f"{listed.owner}.{listed.name}".upper()
 
 
 def unmatched(listed: Seq[Listed], patterns: Seq[str]) -> list[str]:
-    """Return the patterns that choose nothing: most likely misspelt."""
+    """Return the patterns that choose no table: most likely they are misspelt."""
     return choosing_nothing(patterns, map(spellings, application(listed)), spelled=_spelled)
 
 
 def _spelled(pattern: str) -> str:
-    """Return a pattern as it is compared; without a dot it is about tables of any owner."""
+    """Return a pattern in the form that is compared; without a dot it matches tables of any owner."""
     return pattern.upper() if "." in pattern else f"/{pattern}".upper()

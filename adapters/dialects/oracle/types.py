@@ -1,7 +1,8 @@
-"""Which Oracle types travel, as what, and how they are read. One table; the documentation's is made from it. Pure.
+"""The mapping of Oracle types: the type that carries them and how they are read. Pure.
 
-`select` is the expression that is read, `{c}` being the column; `text` names the rule in values.py that turns what
-the driver fetches into canonical text; `bind` is how a key of the type goes back into a condition.
+The documentation's table is generated from this one. `select` is the selected expression, with `{c}` for the column.
+`text` names the rule in values.py that converts the driver's value into canonical text. `bind` is the expression of a
+condition for a key of the type.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from venus.errors import UnsupportedType
 from venus.model import Kind, LogicalType
 
 MOMENT = "SYYYY-MM-DD HH24:MI:SS"
-#: How long texts and RAW can be where nobody has extended them (MAX_STRING_SIZE), and where somebody has.
+#: The greatest lengths of texts and RAW, with standard and with extended types (MAX_STRING_SIZE).
 TEXT_CHARS, NATIONAL_CHARS, RAW_BYTES = 4000, 2000, 2000
 EXTENDED_CHARS, EXTENDED_NATIONAL_CHARS = 32767, 16383
-#: Fraction digits that targets can hold; further ones are cut off, and `check` says so.
+#: The number of fraction digits that targets can store; further ones are cut off, and `check` reports it.
 FRACTION_MAX = 6
 
-#: May stand in no subquery, nor in most expressions.
+#: Types that no subquery and few expressions may contain.
 LONGS = ("LONG", "LONG RAW")
 
 
@@ -34,24 +35,24 @@ class Declared:
     length: int = 0  # characters for text, bytes for RAW
     precision: int | None = None
     scale: int | None = None
-    #: A CHAR(n BYTE): as many blanks as fill n bytes.
+    #: CHAR(n BYTE): blanks fill the value up to n bytes.
     in_bytes: bool = False
 
     @property
     def is_national(self) -> bool:
-        """Whether it holds the national character set, which values bound as ordinary text may not survive."""
+        """Whether the type uses the national character set; values bound as ordinary text may lose characters."""
         return self.data_type in ("NCHAR", "NVARCHAR2", "NCLOB")
 
     @property
     def padded(self) -> str:
-        """What a value has to be cast to so that it has this column's blanks; empty if it has none."""
+        """The type to which a cast gives a value this column's blanks; empty if the column has none."""
         if self.data_type == "NCHAR":
             return f"NCHAR({self.length})"
         return f"CHAR({self.length} {'BYTE' if self.in_bytes else 'CHAR'})" if self.data_type == "CHAR" else ""
 
     @property
     def spelled(self) -> str:
-        """The type as people write it."""
+        """The type as it is declared in SQL."""
         if self.data_type == "NUMBER" and (self.precision is not None or self.scale is not None):
             shown = "*" if self.precision is None else str(self.precision)
             return f"NUMBER({shown},{self.scale})" if self.scale else f"NUMBER({shown})"
@@ -60,19 +61,19 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapping:
-    """One line of the table."""
+    """One line of the mapping."""
 
     pattern: str  # of ALL_TAB_COLS.DATA_TYPE
-    becomes: str  # for people
+    becomes: str  # for the documentation
     logical: Callable[[Declared], LogicalType]
     select: Callable[[Declared], str]
     text: str
     bind: str = ":{n}"
-    #: Of a key column in the log table: the widest form, so that a wider key never fails the application's statements.
-    #: {text} = see `log_type_of`. Empty = not in a key.
+    #: The type of a key column in the log table: the widest form, so that a wider key never fails the application's
+    #: statements. {text} = see `log_type_of`. Empty = not in a key.
     log_type: str = ""
     wide: bool = False
-    #: A LOB: a large value is read by its locator (lobs.py).
+    #: A LOB: a large value is read through its locator (lobs.py).
     located: bool = False
     note: str = ""
 
@@ -80,7 +81,7 @@ class Mapping:
 def _number(declared: Declared) -> LogicalType:
     precision, scale = declared.precision, declared.scale
     if precision is None:
-        # with 38 digits and none behind the point a target would round what is NUMBER(*,2)
+        # DECIMAL(38,0) would make the target round the values of a NUMBER(*,2)
         return LogicalType(kind=Kind.DECIMAL, precision=38) if scale == 0 else LogicalType(kind=Kind.DECIMAL)
     if not scale:
         for digits, octets in ((4, 2), (9, 4), (18, 8)):
@@ -167,7 +168,7 @@ MAPPINGS = (
             note="as text: it means nothing at the target"),
 )  # fmt: skip
 
-#: Refused by name, with the reason that people are told.
+#: The refused types, each with the reason for the operator.
 REFUSED = {
     "BFILE": "its content lies in a file outside the database and changes without a trigger",
     "ANYDATA": "it can hold a value of any type",
@@ -177,7 +178,7 @@ REFUSED = {
 
 
 def mapping_of(declared: Declared) -> Mapping:
-    """Return the line for a type. Raises UnsupportedType, with the reason."""
+    """Return the mapping of a type. Raises UnsupportedType with the reason."""
     reason = REFUSED.get(declared.data_type)
     if reason is None and declared.data_type != "XMLTYPE" and declared.owner:
         reason = "object types and nested tables have no row of their own"
@@ -190,7 +191,7 @@ def mapping_of(declared: Declared) -> Mapping:
 
 
 def log_type_of(declared: Declared, mapping: Mapping) -> str:
-    """Return how a log table declares a key column of this type, empty if it cannot be in a key."""
+    """Return the type of a key column in a log table; empty if this type cannot be in a key."""
     if declared.data_type.startswith("TIMESTAMP") and (declared.scale or 0) > FRACTION_MAX:
         return ""
     if declared.is_national:

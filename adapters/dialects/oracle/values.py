@@ -1,6 +1,6 @@
-"""What the driver fetches becomes canonical text, a column at once (protos/venus/wire/change.proto). Pure.
+"""The conversion of fetched values into canonical text, a column at a time (protos/venus/wire/change.proto). Pure.
 
-Exact or not at all: a float where a decimal is expected means that the driver was asked wrongly, and raises.
+Values stay exact: a float where a decimal is expected means that the driver was set up wrongly, and raises an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def texts(rule: str, values: Iterable[Any], scale: int = 0) -> list[Value]:
 
 def _exact(value: Any) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise SourceError(f"the driver gave {type(value).__name__} for a NUMBER, which is not exact")
+        raise SourceError(f"the driver returned {type(value).__name__} for a NUMBER, which is not exact")
     return Decimal(value)
 
 
@@ -41,7 +41,7 @@ def _number(value: Any) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise SourceError(f"the driver gave {type(value).__name__} for text")
+        raise SourceError(f"the driver returned {type(value).__name__} for text")
     return value
 
 
@@ -54,7 +54,7 @@ def _truth(value: Any) -> str:
 
 
 def _shortened(value: str) -> str:
-    """Drop the zeros at the end of a fraction: the server writes as many digits as it was asked for."""
+    """Drop the zeros at the end of a fraction, which the server writes up to the requested number of digits."""
     text = value.strip()
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -68,14 +68,14 @@ def _flag(value: Any) -> str:
 def _whole(value: Any) -> str:
     number = _exact(value)
     if number != int(number) or not -(1 << 63) <= number < 1 << 63:
-        raise SourceError(f"{value} is no whole number of 64 bits")
+        raise SourceError(f"{value} is not a whole number of 64 bits")
     return str(int(number))
 
 
 def _day(value: str) -> str:
     text = value.strip()
     if not text.endswith(" 00:00:00"):
-        raise SourceError(f"{text} has a time of day, which a date has not")
+        raise SourceError(f"{text} has a time of day, which a date cannot have")
     return _moment(text.removesuffix(" 00:00:00"))
 
 
@@ -96,7 +96,7 @@ def _instant(value: str) -> str:
 
 
 def _months(value: str) -> str:
-    """PostgreSQL's style: +02-03 is 2 years 3 mons."""
+    """Convert to PostgreSQL's style: +02-03 becomes 2 years 3 mons."""
     sign, years, months = _parts(_MONTHS, value)
     return " ".join(_counted(sign, years, "year") + _counted(sign, months, "mon")) or "00:00:00"
 

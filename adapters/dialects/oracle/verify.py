@@ -1,9 +1,9 @@
-"""An Oracle database as a side of a comparison (see dialects/verifying.py): rows are read, checksums are computed here.
+"""An Oracle database as a side of a comparison (see dialects/verifying.py): VENUS reads rows and computes checksums.
 
-No checksum is asked of Oracle: `||` ends at 4,000 bytes, STANDARD_HASH takes no LOB, and nothing of it could be tried
-on an Oracle yet. So a comparison reads the rows, by the same expressions as capture does; it was run on the stand-in
-(tests/support/oracle_standin.py), never on an Oracle. A LOB written by its locator alone fires no trigger and shows
-here as a capture fault (capture.md 4).
+Oracle computes no checksums: `||` ends at 4,000 bytes, STANDARD_HASH takes no LOB, and neither could be tried on an
+Oracle yet. So a comparison reads the rows with the same expressions as capture. It was run on the stand-in
+(tests/support/oracle_standin.py), never on an Oracle. A LOB that is written only through its locator fires no trigger
+and appears here as a capture fault (capture.md 4).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from venus.errors import Refused
 from venus.model import Kind, LogicalType, Sequence
 
 SECTION_BYTES = 1 << 30
-#: Rows read at a time weigh no more than this, or are one.
+#: The greatest size of the rows read at a time, unless it is a single row.
 PORTION_BYTES = 16 << 20
-#: Keys asked for with one statement: each is a condition of its own, and its values are binds.
+#: The number of keys in one statement: each is a separate condition with bind values.
 KEYS_AT_ONCE = 100
 
 
 class OracleReader(ReadsRows):
-    """One session that reads, and one that writes into the log."""
+    """Reader of a comparison: one session reads, another writes into the log."""
 
     def __init__(self, driver: Driver, source: OracleSource) -> None:
         self._session = Session(driver)
@@ -83,7 +83,7 @@ class OracleReader(ReadsRows):
         return access
 
     def _read_dictionary(self) -> dict[int, Access]:
-        dictionary = self._source._database()[1]  # with what the configuration says about its types
+        dictionary = self._source._database()[1]  # with the types of the configuration
         listed = {(t.owner, t.name): t for t in dictionary.listed()}
         found = {}
         for table_id, captured in registry.read_tables(self._session).items():
@@ -95,7 +95,7 @@ class OracleReader(ReadsRows):
                 found[table_id] = access_to(table)
         return found
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- extent --------------------------------------------------------------------------------------------------
 
     def estimate(self, subject: Subject) -> int:
         return int(self._session.row(statement("verify", "estimate", table=self._access(subject).table_sql))[0])
@@ -140,7 +140,7 @@ class OracleReader(ReadsRows):
             raise Refused(f"{subject.schema.qualified}: {unfit}", hint=hint) from unfit
 
     def _keyed(self, subject: Subject, columns: Seq[str], keys: Seq[Key]) -> tuple[str, dict[str, Any]]:
-        """Return the condition that a row, of the table or of its log, has one of these keys."""
+        """Return the condition for rows of the table or of its log that have one of these keys."""
         access, types = self._access(subject), [c.type for c in subject.schema.wire_columns]
         binds: dict[str, Any] = {}
         cases = []
@@ -153,7 +153,7 @@ class OracleReader(ReadsRows):
             cases.append(f"({' AND '.join(case)})")
         return f"({' OR '.join(cases)})", binds
 
-    # -- what waits --------------------------------------------------------------------------------------------------
+    # -- the log -----------------------------------------------------------------------------------------------------
 
     def next_sequence(self) -> Sequence:
         return registry.state_of(self._session.row(statement("registry", "state"))).next_sequence
@@ -187,14 +187,14 @@ class OracleReader(ReadsRows):
     def _log(access: Access) -> str:
         if not access.log:
             raise Refused(
-                "tables that are captured inline have no log by which a change on its way could be told",
+                "a table that is captured inline has no log that shows which changes are still on their way",
                 hint="use --leg target",
             )
         return access.log
 
 
 def bound(reading: Reading, kind: LogicalType, text: str) -> Any:
-    """Return what to bind for a form of a key."""
+    """Return the object to bind for a form of a key."""
     if style_of(kind) is Style.HEX:
         return bytes.fromhex(text)
     if kind.kind is Kind.UUID:
@@ -203,8 +203,8 @@ def bound(reading: Reading, kind: LogicalType, text: str) -> Any:
         return Decimal(text)
     if reading.mapping.text == "text":
         return reading.bindable(text)  # without the blanks of a CHAR, which the statement adds
-    era, moment = text.endswith(" BC"), text.removesuffix(" BC")
-    return f"{'-' if era else ' '}{moment}"  # as SYYYY writes it
+    is_bc, moment = text.endswith(" BC"), text.removesuffix(" BC")
+    return f"{'-' if is_bc else ' '}{moment}"  # in the format of SYYYY
 
 
 def _keys_of(subject: Subject, access: Access, rows: Seq[tuple[Any, ...]]) -> set[Key]:

@@ -1,4 +1,4 @@
--- What verification reads, in one read-only transaction.
+-- The statements of verification, in one read-only transaction.
 
 -- begin --
 SET TRANSACTION READ ONLY
@@ -19,5 +19,5 @@ SELECT K FROM (SELECT {key} AS K, ROW_NUMBER() OVER (ORDER BY {key}) AS N, COUNT
 SELECT DISTINCT {keys} FROM {log} G WHERE {where}
 
 -- touch --
--- As if the application had changed these rows: the next cut reads them as they are. D, because some may be gone.
+-- Logs keys as if the application had changed their rows: the next cut reads them. D, because some rows may be gone.
 INSERT INTO {log} (SEQ, OP, {keys}) VALUES (VENUS_SEQ.NEXTVAL, 'D', {values})

@@ -1,6 +1,6 @@
-"""What differs between versions of Oracle, by name: code asks these, never for a number. Data.
+"""The differences between versions of Oracle, by name: code asks these, never for a version number. Data.
 
-The versions are those for which the statements are generated, parsed and kept in docs/oracle.
+Tests generate and parse the statements for these versions, and docs/oracle contains them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One line of versions that behave alike for VENUS."""
+    """A range of versions that behave alike for VENUS."""
 
     name: str
     since: tuple[int, int]
-    #: How long the names of the application's tables and columns can be.
+    #: The greatest length of the names of the application's tables and columns.
     identifier_bytes: int
-    #: Invisible columns and identities: a RECORDID for tables without a key.
+    #: Invisible columns and identities exist: a table without a key can get a RECORDID.
     invisible_identity: bool
-    #: A column has a collation of its own (ALL_TAB_COLS.COLLATION).
+    #: Columns have their own collation (ALL_TAB_COLS.COLLATION).
     column_collation: bool
-    #: Blockchain tables, from an update of 19c on.
+    #: Blockchain tables exist, since an update of 19c.
     ledgers: bool = False
 
 
@@ -38,7 +38,7 @@ VERSIONS = (
 
 
 def version_of(text: str) -> Version | None:
-    """Return the line that a server's version ("19.3.0.0.0") belongs to, None if it is older than all."""
+    """Return the range that a server's version ("19.3.0.0.0") belongs to; None if it is older than all."""
     number = tuple(int(part) for part in text.split(".")[:2])
     fitting = [v for v in VERSIONS if v.since <= number]
     return fitting[-1] if fitting else None

@@ -1,7 +1,7 @@
-"""What hides rows or values from the user that reads them: policies, Data Redaction, row archival.
+"""Features that hide rows or values from the user that reads them: policies, Data Redaction, row archival.
 
-A row that capture does not see looks deleted, and a masked value looks like data. So a table is refused while any of
-this applies to it, and the installation says what gives full sight.
+A row that capture does not see looks deleted, and a masked value looks like data. So VENUS refuses a table while any of
+these features applies to it, and the findings name the privilege that removes the restriction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXCLUDE = "exclude the table in [source] exclude"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """Why not everything of a table can be seen, and the way out."""
+    """The reason why a table is not completely visible, and the remedy."""
 
     message: str
     remedy: str
@@ -32,20 +32,20 @@ class Hidden:
 
 @dataclass(slots=True, kw_only=True)
 class Visibility:
-    """What is hidden in the captured schemas, by (owner, table)."""
+    """The hidden rows and values of the captured schemas, by (owner, table)."""
 
     hidden: dict[tuple[str, str], list[Hidden]] = field(default_factory=dict)
     archived: set[tuple[str, str]] = field(default_factory=set)
-    #: Whether this user can see if values are masked.
+    #: Whether this user can read the redaction policies.
     knows_redactions: bool = True
 
     def of(self, owner: str, name: str) -> list[Hidden]:
-        """Return what is hidden of one table."""
+        """Return the restrictions of one table."""
         return self.hidden.get((owner, name), [])
 
 
 def read(session: Session, owners: Iterable[str], user: str) -> Visibility:
-    """Ask the dictionary."""
+    """Read the restrictions from the dictionary."""
     granted = {str(row[0]) for row in session.rows(statement("dictionary", "privileges"))}
     found = Visibility()
     for owner in owners:
@@ -95,7 +95,7 @@ def _archival() -> Hidden:
 
 
 def unknown_findings(found: Visibility, user: str) -> Iterator[Finding]:
-    """Say what cannot be known."""
+    """Yield the restrictions that this user cannot check."""
     if not found.knows_redactions:
         remedy = f"GRANT {SEES_VALUES} TO {quoted(user)};"
         yield Finding(

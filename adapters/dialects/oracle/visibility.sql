@@ -1,7 +1,7 @@
--- What hides rows or values of tables from the user that reads them. Everything here only reads.
+-- The features that hide rows or values from the user that reads them. All statements only read.
 
 -- policies --
--- Virtual Private Database; Label Security is made of such policies.
+-- Virtual Private Database; Label Security uses such policies.
 SELECT P.OBJECT_NAME, P.POLICY_NAME FROM ALL_POLICIES P
  WHERE P.OBJECT_OWNER = :owner AND P.SEL = 'YES' AND P.ENABLE = 'YES' ORDER BY P.OBJECT_NAME, P.POLICY_NAME
 

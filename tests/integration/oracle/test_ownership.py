@@ -61,7 +61,7 @@ def test_uninstall_of_what_was_never_installed_removes_nothing(application: Any,
 @pytest.mark.parametrize("taken", ["VENUS_BATCH", "VENUS_LOG", "VENUS_OWNED", "VENUS_CAPTURED_TABLE"])
 def test_a_name_that_the_application_has_taken_is_refused(application: Any, source: OracleSource, taken: str) -> None:
     make(application, "ORDERS", taken)
-    with pytest.raises(Refused, match=rf"{taken} is there and not VENUS's") as refused:
+    with pytest.raises(Refused, match=rf"{taken} exists, and VENUS's installation") as refused:
         source.install(["*"], [])
     assert "schema of its own" in refused.value.hint
     assert tables(application) == {"ORDERS", taken}

@@ -149,7 +149,7 @@ def test_triggers_that_vanished_are_a_resync_by_hand_too(school: Any, source: Or
     by_hand(standin, repair)
     source.adopt(*EVERYTHING)
     state = {t.schema.name: t for t in source.registered()}["ENROLL"]
-    assert (state.state, "its triggers were made again" in state.reason) == ("RESYNC", True)
+    assert (state.state, "its triggers were created again" in state.reason) == ("RESYNC", True)
 
 
 def test_a_transaction_that_is_still_open_is_waited_for(

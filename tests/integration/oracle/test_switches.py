@@ -78,10 +78,12 @@ def test_the_proof_reads_every_row_and_blocks_what_does_not_fit(shop: Any, stand
     shop.execute("INSERT INTO \"ORDERS\" VALUES (X'0102', 9, 9223372036854775808, NULL)")
     with closing(OracleSource(standin, Options(type_map=asked))) as source:
         (first, second) = [f for f in source.check(*EVERYTHING) if f.blocks]
-        assert first.message == "column ID cannot travel as uuid: 1 of 6 values have not 16 bytes"
-        assert second.message == "column BOOK cannot travel as bigint: 1 of 6 values are no whole numbers of 64 bits"
+        assert first.message == "column ID cannot be carried as uuid: 1 of 6 values do not have 16 bytes"
+        assert (
+            second.message == "column BOOK cannot be carried as bigint: 1 of 6 values are not whole numbers of 64 bits"
+        )
         assert first.remedy == '"APP.ORDERS.ID" = "usual" in [source.type_map]'
-        with pytest.raises(Refused, match="column ID cannot travel as uuid"):
+        with pytest.raises(Refused, match="column ID cannot be carried as uuid"):
             source.install(*EVERYTHING)
 
 
@@ -109,7 +111,7 @@ def test_a_value_that_comes_later_and_does_not_fit_halts_its_table(shop: Any, st
 def test_the_switches_are_offered_where_nobody_has_asked(shop: Any, source: OracleSource) -> None:
     offered = [f for f in source.check(*EVERYTHING) if f.where == "types"]
     assert [(f.message, f.blocks) for f in offered] == [
-        ("1 columns of type RAW(16) could travel as uuid, APP.ORDERS.ID for one", False)
+        ("1 columns of type RAW(16) could be carried as uuid, for example APP.ORDERS.ID", False)
     ]
     assert offered[0].remedy.startswith('"RAW(16)" = "uuid" in [source.type_map]')
 

@@ -50,7 +50,7 @@ def test_what_was_asked_for_is_recorded_and_goes_before_the_configuration(
     assert read(standin, {"FLAGS.ON": "text"}) == row
     source.ask({"FLAGS.ON": "usual"}, *EVERYTHING)
     made = [step.what for step in source.install(*EVERYTHING) if not step.exists]
-    assert made == ["column ON: as recorded before", "column ON travels as usual"]
+    assert made == ["column ON: earlier record", "column ON travels as usual"]
     assert read(standin, {"FLAGS.ON": "text"}) == row | {"ON": "1"}
     assert {c.name: c.type.kind.name for t in source.registered() for c in t.schema.columns}["ON"] == "INT"
 
@@ -71,10 +71,10 @@ def test_a_dry_run_and_a_check_record_nothing(flags: Any, source: OracleSource, 
         ("PUPIL.ON", "boolean", "--type-map PUPIL.ON: no table PUPIL is captured$"),
         ("FLAG.ON", "boolean", r"no table FLAG is captured \(did you mean APP.FLAGS\?\)"),
         ("HR.FLAGS.ON", "boolean", r"no table HR.FLAGS is captured"),
-        ("FLAGS.ON", "bool", r"column APP.FLAGS.ON: NUMBER\(1\) cannot travel as 'bool'"),
-        ("flags.id", "text", "a column of the key cannot travel as text"),
-        ("raw(16)", "text", r"all columns of type RAW\(16\) cannot travel as 'text'"),
-        ("NUMBER(*,0)", "uuid", r"all columns of type NUMBER\(\*,0\) cannot travel as 'uuid'"),
+        ("FLAGS.ON", "bool", r"column APP.FLAGS.ON: NUMBER\(1\) cannot be carried as 'bool'"),
+        ("flags.id", "text", "a column of the key cannot be carried as text"),
+        ("raw(16)", "text", r"columns of type RAW\(16\) cannot be carried as 'text'"),
+        ("NUMBER(*,0)", "uuid", r"columns of type NUMBER\(\*,0\) cannot be carried as 'uuid'"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(

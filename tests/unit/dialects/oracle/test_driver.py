@@ -277,7 +277,7 @@ def test_little_room_and_rows_that_may_not_be_read_are_findings(module: Module, 
     module.answers["SELECT TABLESPACE_NAME"] = [Answer(types=[double.VARCHAR] * 3, rows=quota)]
     found = list(sampling.room_findings(session))
     assert [f.message for f in found] == [
-        "tablespace USERS has 30 MiB free in its files as they are",
+        "tablespace USERS has 30 MiB free in its present files",
         "the quota on LOGS has 100 MiB left",
     ]
     module.answers["SELECT COUNT(*), SUM"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]

@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused(rule: str, value: Any) -> None:
 
 
 def test_a_way_that_a_type_has_not_is_refused_with_those_it_has() -> None:
-    with pytest.raises(ConfigError, match="DATE cannot travel as 'boolean'") as raised:
+    with pytest.raises(ConfigError, match="DATE cannot be carried as 'boolean'") as raised:
         overridden(Declared(data_type="DATE"), "boolean")
     assert "date" in raised.value.hint
     assert wanted({"app.t.A": "date", "T.B": "text", "OTHER.C": "x"}, "APP", "T") == {"A": "date", "B": "text"}
