@@ -192,7 +192,7 @@ def test_a_check_finds_what_no_target_can_hold(application: Any, source: OracleS
     )
     application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE", "SEEN") VALUES (2, 'b', '0000-01-01')""")
     found = {f.message: f for f in source.check(["*"], []) if f.where == "APP.ENROLL"}
-    assert [m.partition(" rows looked")[0] for m in found] == ["column SEEN: 1 of 2", "column ESSAY: 1 of 2"]
+    assert [m.partition(" sampled rows")[0] for m in found] == ["column SEEN: 1 of 2", "column ESSAY: 1 of 2"]
     assert not any(f.blocks for f in found.values())
 
 
