@@ -1,7 +1,7 @@
-"""Which columns of the captured tables travel: `[source.columns]`. Pure.
+"""The choice of the columns that are carried: `[source.columns]`. Pure.
 
-A column that is left out is not read, compared or made at a target; indexes, checks and foreign keys that need it are
-left out with it. Each is listed with the table (`LeftOut`), as everything is that no target gets.
+VENUS neither reads nor compares an excluded column, and does not create it at a target. Indexes, checks and foreign
+keys that need it are left out with it. The table lists each of them as `LeftOut`, like everything that no target gets.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from venus.adapters.dialects.patterns import Patterns
 from venus.model import Check, Finding, ForeignKey, Index, LeftOut
 
 EXCLUDED = "excluded in [source.columns]"
-#: What to do about a column that cannot be carried; the table is the other choice.
+#: The remedy for a column that cannot be carried.
 WAY_OUT = "exclude the column in [source.columns] exclude, or the table in [source] exclude"
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _NAME = re.compile(r'"((?:[^"]|"")*)"|(\w+)')
 
 
 class _Settings(Protocol):
-    """The configuration, of which only [source.columns] is read here."""
+    """The configuration; this module reads only [source.columns]."""
 
     @property
     def source(self) -> Any: ...
 
 
 def spellings(namespace: str, table: str, column: str) -> tuple[str, str]:
-    """Return what patterns are compared with."""
+    """Return the names of a column that patterns are compared with."""
     return f"{namespace}.{table}.{column}", f"{table}.{column}"
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """`include` overrides `exclude`."""
+    """The option `[source.columns]`; `include` overrides `exclude`."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -49,16 +49,16 @@ class ColumnChoice:
 
     @classmethod
     def of(cls, settings: _Settings) -> ColumnChoice:
-        """Return what the configuration says."""
+        """Return the choice of the configuration."""
         return cls(settings.source.columns.include, settings.source.columns.exclude)
 
     def leaves_out(self, namespace: str, table: str, column: str) -> bool:
-        """Whether a column does not travel."""
+        """Whether a column is not carried."""
         names = spellings(namespace, table, column)
         return self._excluded.match(*names) and not self._included.match(*names)
 
     def left_out(self, namespace: str, table: str, columns: Iterable[tuple[str, str]]) -> tuple[LeftOut, ...]:
-        """Return the columns of a table that do not travel; `columns`: names with their declared types."""
+        """Return the columns of a table that are not carried; `columns`: names with their declared types."""
         if not self.exclude:
             return ()
         return tuple(
@@ -68,7 +68,7 @@ class ColumnChoice:
         )
 
     def findings(self, columns: Iterable[tuple[str, str, str]]) -> Iterator[Finding]:
-        """Name the patterns that choose no column: namespace, table and column of all that are to be captured."""
+        """Yield the patterns that match no column; `columns`: namespace, table and name of all columns to capture."""
         if not (self.include or self.exclude):
             return
         known = [spellings(*names) for names in columns]
@@ -84,7 +84,7 @@ NO_CHOICE = ColumnChoice()
 def without_columns(
     gone: frozenset[str], indexes: Seq[Index], checks: Seq[Check], keys: Seq[ForeignKey]
 ) -> tuple[tuple[Index, ...], tuple[Check, ...], tuple[ForeignKey, ...], tuple[LeftOut, ...]]:
-    """Take away what needs a column that does not travel, and return it as left out, behind the rest."""
+    """Separate indexes, checks and keys that need a column in `gone`; return them last, as left out."""
     kept_indexes = tuple(i for i in indexes if not _index_needs(i, gone))
     lost = (i for i in indexes if i not in kept_indexes)
     left = [_left("index", i.name, i.definition or f"({', '.join(i.columns)})") for i in lost]
@@ -99,7 +99,7 @@ def without_columns(
 
 
 def mentions(expression: str, names: Collection[str]) -> bool:
-    """Whether an expression of SQL names one of these columns."""
+    """Whether an SQL expression names one of these columns."""
     found = (quoted.replace('""', '"') or bare for quoted, bare in _NAME.findall(_TEXT.sub("", expression)))
     return any(name in names for name in found)
 

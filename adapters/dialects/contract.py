@@ -348,9 +348,9 @@ class Source(Protocol):
         ...
 
     def row_counts(self) -> dict[int, int]:
-        """Return, per table_id, about how many rows a captured table has, where the database's statistics say it.
+        """Return, per table_id, the approximate row count of a captured table, if the database has statistics.
 
-        One statement that reads no row of the application's, except in a small SQLite file.
+        Runs one statement, which reads no row of the application except in a small SQLite file.
         """
         ...
 

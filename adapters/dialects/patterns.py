@@ -30,7 +30,7 @@ class Patterns:
 
 
 def exact_pattern(name: str) -> str:
-    """Return the pattern that chooses this name alone."""
+    """Return the pattern that matches only this name."""
     return _WILD.sub(r"[\g<0>]", name)
 
 

@@ -26,7 +26,7 @@ def taken_apart(url: str, option: str, form: str) -> sa.URL:
 
 
 def describe_database(url: str) -> str:
-    """Return database and host of a URL as people call them, never a user or a password; a file is its own place."""
+    """Describe database and host of a URL for people, without user and password; a file by its path."""
     if not url:
         return ""
     parsed = taken_apart(url, "url", "DIALECT://USER@HOST/DATABASE")

@@ -40,16 +40,16 @@ def connect_arguments(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     return given, client if is_thick else None
 
 
-def _truth(name: str, said: object) -> bool:
-    if isinstance(said, bool):
-        return said
-    if (found := _TRUTHS.get(str(said).lower())) is None:
+def _truth(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if (found := _TRUTHS.get(str(value).lower())) is None:
         raise ConfigError(f"[source] url: {name} is true or false")
     return found
 
 
-def _number(name: str, said: object, number: type[int] | type[float]) -> int | float:
+def _number(name: str, value: object, number: type[int] | type[float]) -> int | float:
     try:
-        return number(str(said))
+        return number(str(value))
     except ValueError:
         raise ConfigError(f"[source] url: {name} is a number") from None

@@ -44,7 +44,7 @@ THICK = (
 )
 #: The hint for a database without room. The application's statements may fail as well; VENUS retries until there is
 #: room.
-SPACE = "extend what the message names (tablespace, quota, undo, temporary or archive space); capture then goes on"
+SPACE = "extend what the message names (tablespace, quota, undo, temporary or archive space); capture then resumes"
 
 
 class Busy(DatabaseUnavailable):
@@ -90,15 +90,15 @@ class Session:
                 self.run(f"ALTER SESSION SET EDITION = {quoted(str(usual))}")
 
     def _connect_failed(self, error: Exception) -> VenusError:
-        said = f"source {self.place} cannot be reached: {said_by(error)}"
+        message = f"source {self.place} cannot be reached: {said_by(error)}"
         action = action_of(code_of(error))
         if action is Action.CLIENT:
             return ConfigError(f"[source] url: Oracle's client library cannot be loaded: {said_by(error)}", hint=CLIENT)
         if action is Action.THICK:
             return ConfigError(f"[source] url: the thin mode cannot connect: {said_by(error)}", hint=THICK)
         if action is Action.DENIED:
-            return ConfigError(said, hint="check user and password of [source] url, and CREATE SESSION")
-        return DatabaseUnavailable(said, hint="check [source] url, the listener and the service's name")
+            return ConfigError(message, hint="check user and password of [source] url, and CREATE SESSION")
+        return DatabaseUnavailable(message, hint="check [source] url, the listener and the service's name")
 
     def close(self) -> None:
         """Close the session; uncommitted changes are lost."""
@@ -116,23 +116,23 @@ class Session:
             raise self._sorted(error) from error
 
     def _sorted(self, error: Exception) -> VenusError:
-        said = f"source {self.place}: {said_by(error)}"
+        message = f"source {self.place}: {said_by(error)}"
         action = action_of(code_of(error))
         if action is Action.RECONNECT:
             self.close()
-            return DatabaseUnavailable(said)
+            return DatabaseUnavailable(message)
         if action is Action.AGAIN:
             hint = "if this happens often, raise UNDO_RETENTION, or lower cut_rows_max or cut_read_s of [capture]"
-            return SnapshotLost(said, hint=hint)
+            return SnapshotLost(message, hint=hint)
         if action is Action.WAIT:
-            return Busy(said)
+            return Busy(message)
         if action is Action.DICTIONARY:
-            return SchemaChanged(said)
+            return SchemaChanged(message)
         if action is Action.SPACE:
-            return DatabaseUnavailable(said, hint=SPACE)
+            return DatabaseUnavailable(message, hint=SPACE)
         if action is Action.DENIED:
-            return NotPermitted(said, hint="`venus check` prints the missing GRANT statement")
-        return SourceError(said)
+            return NotPermitted(message, hint="`venus check` prints the missing GRANT statement")
+        return SourceError(message)
 
     def run(self, text: str, binds: Binds | None = None) -> int:
         """Execute a statement; return the number of changed rows."""

@@ -156,8 +156,12 @@ def compiled(trigger: str) -> str:
 
 def fence(table: Keyed) -> str:
     """Return the block that waits for transactions that wrote the table before; it fails after FENCE_SECONDS."""
-    said = f"VENUS: a transaction that wrote {table.owner}.{table.name} before its triggers were enabled is still open"
-    return statement("triggers", "fence", tables=literal(table.sql), seconds=str(FENCE_SECONDS), said=literal(said))
+    message = (
+        f"VENUS: a transaction that wrote {table.owner}.{table.name} before its triggers were enabled is still open"
+    )
+    return statement(
+        "triggers", "fence", tables=literal(table.sql), seconds=str(FENCE_SECONDS), message=literal(message)
+    )
 
 
 def drop(kind: str, name: str) -> str:

@@ -196,8 +196,8 @@ def driver_of(url: str) -> tuple[Driver, Options]:
             hint = "pip install 'setuptools>=77,<81' wheel, then pip install --no-build-isolation 'venus-cdc[cxoracle]'"
         raise ConfigError(f"[source] url: the driver of {parsed.drivername} is not installed", hint=hint) from None
     dialect.dbapi = module
-    arguments, said = dialect.create_connect_args(parsed)
-    keywords, client = connect_arguments(said)
+    arguments, connect_options = dialect.create_connect_args(parsed)
+    keywords, client = connect_arguments(connect_options)
     if client is not None:
         _start_client(module, client)
     place = f"{parsed.host or parsed.query.get('service_name', '')}/{parsed.database or ''}".strip("/") or "oracle"
@@ -298,16 +298,16 @@ class RotatingDriver:
 
     def connect(self) -> Any:
         """Connect. Raises LoginRefused, which may be retried, if another password may help."""
-        at, said = _refused.get(self.url, (0.0, ""))
-        if said and self.monotonic() < at + AGAIN_S:
-            raise LoginRefused(said, hint=HINT)
+        at, message = _refused.get(self.url, (0.0, ""))
+        if message and self.monotonic() < at + AGAIN_S:
+            raise LoginRefused(message, hint=HINT)
         try:
             connection = self.driver.connect()
         except self.driver.error as error:
             if action_of(code_of(error)) is not Action.DENIED:
                 raise
-            said = f"source {self.place} cannot be reached: {said_by(error)}"
-            _refused[self.url] = self.monotonic(), said
-            raise LoginRefused(said, hint=HINT) from error
+            message = f"source {self.place} cannot be reached: {said_by(error)}"
+            _refused[self.url] = self.monotonic(), message
+            raise LoginRefused(message, hint=HINT) from error
         _refused.clear()
         return connection

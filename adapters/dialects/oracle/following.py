@@ -1,6 +1,6 @@
 """Schema changes of captured tables: VENUS stores them in the registry, in one transaction.
 
-Captured tables of other schemas may become unreadable for VENUS's user. They halt alone until he may read them again.
+Captured tables of other schemas may become unreadable for VENUS's user. They halt alone until it may read them again.
 Oracle reports a table without any privilege as one that does not exist (ORA-00942), and its views omit it. VENUS's own
 triggers distinguish the two cases: they are dropped with their table, and their owner always sees them. If they are
 gone as well, only a DBA can tell. VENUS then names both possibilities and never assumes that the table was dropped.

@@ -46,7 +46,7 @@ def script(steps: Seq[InstallStep], *, removal: bool, user: str, version: str) -
 
 def _guard(user: str) -> str:
     """Return the block that fails for any other user: all names in the script belong to this user."""
-    return statement("session", "guard", user=literal(user), said=literal(f"VENUS: run this script as user {user}"))
+    return statement("session", "guard", user=literal(user), message=literal(f"VENUS: run this script as user {user}"))
 
 
 def _paragraph(step: InstallStep) -> str:

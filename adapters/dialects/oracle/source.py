@@ -45,8 +45,6 @@ from venus.config import Settings
 from venus.errors import Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
-NOT_INSTALLED = "VENUS is not installed here"
-
 
 def open_source(settings: Settings) -> OracleSource:
     """Connect to the database that the settings name."""
@@ -113,12 +111,9 @@ class OracleSource:
     def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
         """Read the dictionary."""
         dictionary = self._database()[1]
-        known = {(c.schema.namespace, c.schema.name): c for c in self._captured().values()}
-        found = []
-        for at in chosen(dictionary.listed(), include, exclude):
-            captured = known.get((at.owner, at.name))
-            found.append(dictionary.table(at, captured.schema if captured else None).schema)
-        return found
+        known = {(c.schema.namespace, c.schema.name): c.schema for c in self._captured().values()}
+        listed = chosen(dictionary.listed(), include, exclude)
+        return [dictionary.table(at, known.get((at.owner, at.name))).schema for at in listed]
 
     def table_names(self) -> list[str]:
         """Return every table of the captured schemas."""
@@ -247,10 +242,9 @@ class OracleSource:
         return [c.table for c in self._captured(released=True).values()]
 
     def row_counts(self) -> dict[int, int]:
-        tables = [t.schema for t in self.registered()]
-        counts = {owner: survey.row_counts(self._writer, owner) for owner in {t.namespace for t in tables}}
+        found = survey.row_counts(self._writer, [t.schema for t in self.registered()])
         self._writer.rollback()
-        return {t.table_id: counts[t.namespace][t.name] for t in tables if t.name in counts[t.namespace]}
+        return found
 
     def registry_sign(self) -> str:
         found = repr(self._writer.rows(statement("registry", "sign")))
@@ -291,7 +285,9 @@ class OracleSource:
 
     def state(self) -> SourceState:
         if not self._is_installed():
-            raise NotInstalled(f"source {self._place}: {NOT_INSTALLED}", hint="run `venus install-triggers`")
+            raise NotInstalled(
+                f"source {self._place}: VENUS is not installed here", hint="run `venus install-triggers`"
+            )
         found = registry.state_of(self._writer.row(statement("registry", "state")))
         self._writer.rollback()
         return found
@@ -377,8 +373,7 @@ class OracleSource:
         """Use this state of the dictionary for the next cuts."""
         tables = [c.table for c in found if c.table is not None]
         self._accesses = {t.schema.table_id: access_to(t) for t in tables}
-        states = registry.states(self._writer)
-        self._fingerprints = {table_id: mark for table_id, (_, mark) in states.items()}
+        self._fingerprints = {table_id: mark for table_id, (_, mark) in registry.states(self._writer).items()}
         self._mark = None
         self._polls.forget()
         self._writer.rollback()

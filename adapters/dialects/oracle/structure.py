@@ -80,7 +80,7 @@ def completed(schema: TableSchema, rows: SchemaRows) -> TableSchema:
 
 @dataclass(slots=True)
 class _Constraints:
-    """Of one table."""
+    """The constraints of one table."""
 
     checks: list[Check] = field(default_factory=list)
     keys: list[ForeignKey] = field(default_factory=list)
@@ -89,7 +89,7 @@ class _Constraints:
 
 
 def _constraints(name: str, rows: SchemaRows, facts: Mapping[str, Fact], left: list[LeftOut]) -> _Constraints:
-    """Return the constraints of a table that are enforced; ENABLE NOVALIDATE says nothing of older rows."""
+    """Return the enforced constraints of a table; ENABLE NOVALIDATE guarantees nothing about older rows."""
     made = _Constraints()
     listed = _grouped(rows.constraint_columns.get(name, []))
     referred = _grouped(rows.referred_columns.get(name, []))
@@ -122,7 +122,7 @@ def _constraints(name: str, rows: SchemaRows, facts: Mapping[str, Fact], left: l
 def _add_check(
     made: _Constraints, name: str, condition: str, facts: Mapping[str, Fact], left: list[LeftOut], *, not_valid: bool
 ) -> None:
-    """Add a check; a NOT NULL that older rows may violate is one, because the column's dictionary row allows NULL."""
+    """Add a check constraint. A NOT NULL that older rows may violate is one, because the column itself allows NULL."""
     if _NOT_NULL.fullmatch(condition) and not not_valid:
         return
     before = len(made.checks)
@@ -145,15 +145,15 @@ def _grouped(rows: Sequence[Row]) -> Mapping[str, tuple[str, ...]]:
 def _columns(
     schema: TableSchema, rows: Sequence[Row], identities: Mapping[str, Row]
 ) -> tuple[tuple[Column, ...], list[LeftOut]]:
-    said = {row[0]: row[1:] for row in rows}
+    rows_by_column = {row[0]: row[1:] for row in rows}
     left = [
         _left("virtual column", name, str(default), "its values are computed at the source and are not carried")
-        for name, (default, virtual, _) in said.items()
+        for name, (default, virtual, _) in rows_by_column.items()
         if virtual == "YES"
     ]
     made = []
     for column in schema.columns:
-        default, _, comment = said.get(column.name, (None, "NO", None))
+        default, _, comment = rows_by_column.get(column.name, (None, "NO", None))
         text = str(default or "").strip()
         numbered = column.name in identities or bool(_NEXT_VALUE.fullmatch(text))
         sql = "" if numbered else portable_default(text, column.type.kind)
@@ -226,13 +226,13 @@ def numberings(
     """Return the sequences of these schemas, with the columns that they number."""
     found = []
     for owner in owners:
-        said = rows(owner)
+        schema_rows = rows(owner)
         numbered: dict[str, tuple[str, str, bool]] = {}
-        for table, columns in said.columns.items():
+        for table, columns in schema_rows.columns.items():
             for column, default, *_ in columns:
                 if match := _NEXT_VALUE.fullmatch(str(default or "")):
                     numbered.setdefault(match[1], (table, column, False))
-        for table, identities in said.identities.items():
+        for table, identities in schema_rows.identities.items():
             for column, generation, sequence in identities:
                 numbered[sequence] = (table, column, generation == "ALWAYS")
         for name, value, step, low, high, cycle in session.rows(statement("structure", "sequences"), {"owner": owner}):

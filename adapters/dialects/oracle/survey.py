@@ -20,6 +20,7 @@ from venus.adapters.dialects.oracle.types import LONGS
 from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler, Size, Survey, largest_first, weighed
 from venus.config import Settings
 from venus.errors import SourceError
+from venus.model import TableSchema
 
 #: Measured on the stand-in (docs/oracle/EVIDENCE.md), not on an Oracle.
 PACE = Pace(row_us=9.0, value_us=1.2, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
@@ -68,7 +69,7 @@ def _figures(session: Session, owner: str, user: str) -> _Figures:
 
 
 def _counted_by_oracle(session: Session, owner: str) -> tuple[Mapping[str, Row], Mapping[str, tuple[int, int, int]]]:
-    """Return the statistics of a schema's tables, and what has changed since."""
+    """Return the statistics of a schema's tables, and the changes since they were gathered."""
     binds = {"owner": owner}
     statistics = {str(r[0]): r[1:] for r in session.rows(statement("survey", "sizes"), binds)}
     changes = {
@@ -78,8 +79,13 @@ def _counted_by_oracle(session: Session, owner: str) -> tuple[Mapping[str, Row],
     return statistics, changes
 
 
-def row_counts(session: Session, owner: str) -> dict[str, int]:
-    """Return about how many rows each table of a schema has; one without statistics is left out."""
+def row_counts(session: Session, tables: Seq[TableSchema]) -> dict[int, int]:
+    """Return, by table_id, the approximate row count of each table that has statistics."""
+    counts = {owner: _schema_row_counts(session, owner) for owner in {t.namespace for t in tables}}
+    return {t.table_id: counts[t.namespace][t.name] for t in tables if t.name in counts[t.namespace]}
+
+
+def _schema_row_counts(session: Session, owner: str) -> dict[str, int]:
     statistics, changes = _counted_by_oracle(session, owner)
     found = {name: (rows, changes.get(name, (0, 0, 0))) for name, (rows, *_) in statistics.items()}
     return {
