@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import RegisteredTable, Source
-from venus.adapters.dialects.sqlite.installation import Installation
+from venus.adapters.dialects.sqlite.install import Installation
 from venus.errors import Refused
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from venus.adapters.dialects.columns import WAY_OUT
-from venus.adapters.dialects.mysql import spellings
-from venus.adapters.dialects.mysql.cascades import Circle, reaching
 from venus.adapters.dialects.mysql.connection import Connection
-from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, defined_columns, definition, read
+from venus.adapters.dialects.mysql.dictionary import Dictionary, Reference, Table, defined_columns, definition, read
 from venus.adapters.dialects.mysql.names import literal, quoted
 from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.triggers import Circle, reaching
 from venus.errors import DatabaseUnavailable, SourceError
-from venus.model import Finding, Kind
+from venus.model import Finding, Kind, counted
 
 #: MariaDB 10.3, MySQL 8.0: window of what is tried or documented.
 _VERSION_MIN = {"MariaDB": (10, 3), "MySQL": (8, 0)}
@@ -40,7 +39,7 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
     for table in chosen:
         found += [replace(f, table=table.where) for f in _table(connection, table)]
     found += connection.address.columns.findings((t.database, t.name, name) for t in chosen for name in t.declared)
-    found += spellings.findings(connection, dictionary, {t.name for t in chosen})
+    found += find_other_spellings(connection, dictionary, {t.name for t in chosen})
     found += [replace(f, table=f.where) for f in _cascades(connection, dictionary, {t.name for t in chosen})]
     return found
 
@@ -233,3 +232,45 @@ def _cascades(connection: Connection, dictionary: Dictionary, chosen: set[str]) 
 def circles(dictionary: Dictionary, chosen: set[str]) -> list[Circle]:
     """Return the cascades that cannot be followed."""
     return reaching(dictionary.references, chosen)[1]
+
+
+#: Of each child table.
+ROWS_MAX = 1_000_000
+
+
+def find_other_spellings(connection: Connection, dictionary: Dictionary, chosen: Collection[str]) -> Iterator[Finding]:
+    """Name the foreign keys between captured tables of which rows refer to another spelling."""
+    database = connection.address.database
+    for reference in dictionary.references:
+        inside = reference.parent_database == database and {reference.child, reference.parent} <= set(chosen)
+        carried = {key.name for key in dictionary.tables[reference.child].foreign_keys}
+        if inside and reference.name in carried and _is_loose(dictionary, reference):
+            yield from _spelling_finding(connection, reference, database)
+
+
+def _is_loose(dictionary: Dictionary, reference: Reference) -> bool:
+    """Whether texts that differ may be equal in one of its columns."""
+    declared = dictionary.tables[reference.parent].declared
+    return any(d.is_text and not d.collation.endswith("_bin") for d in (declared[c] for c in reference.referred))
+
+
+def _spelling_finding(connection: Connection, reference: Reference, database: str) -> Iterator[Finding]:
+    pairs = [(quoted(c), quoted(p)) for c, p in zip(reference.columns, reference.referred, strict=True)]
+    parts = {
+        "child": f"{quoted(database)}.{quoted(reference.child)}",
+        "parent": f"{quoted(database)}.{quoted(reference.parent)}",
+        "match": " AND ".join(f"p.{p} = c.{c}" for c, p in pairs),
+        "differ": " OR ".join(f"CAST(p.{p} AS BINARY) <> CAST(c.{c} AS BINARY)" for c, p in pairs),
+        "assign": ", ".join(f"c.{c} = p.{p}" for c, p in pairs),
+        "column": pairs[0][0], "referred": pairs[0][1], "rows": str(ROWS_MAX),
+    }  # fmt: skip
+    count, example, referred = connection.row(statement("check", "other_spellings", **parts))
+    if int(count):
+        columns = ", ".join(reference.columns)
+        yield Finding(
+            where=f"{database}.{reference.child}",
+            message=f"foreign key {reference.name} ({columns}) holds only by collation: {counted(int(count), 'row')}"
+            f" refer to another spelling in {reference.parent}, {example!r} to {referred!r};"
+            " PostgreSQL compares exactly",
+            remedy=statement("check", "same_spelling", **parts),
+        )

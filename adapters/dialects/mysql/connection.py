@@ -22,6 +22,9 @@ from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.mysql.names import literal
+from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.sessions import session_text
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 Row = tuple[Any, ...]
@@ -345,3 +348,18 @@ class Connection:
 
 def _said(error: Exception) -> str:
     return f"{error.args[1]} ({error.args[0]})" if len(error.args) > 1 else str(error)
+
+
+def told(connection: Connection, block: str) -> str:
+    """Name the sessions that a query of the registry's finds; nothing without the privilege PROCESS."""
+    database = literal(connection.address.database)
+    try:
+        rows = connection.rows(statement("registry", block, database=database))
+    except SourceError:
+        return ""
+    return "; ".join(_session(*row) for row in rows)
+
+
+def _session(number: str, user: str, host: str, command: str, query: str, since: str) -> str:
+    opened = f"transaction open since {since}, the server's time" if since else ""
+    return session_text(number, f"user {user}", host, opened, command, query=query)

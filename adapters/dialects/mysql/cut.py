@@ -7,10 +7,13 @@ log rows that it saw; the local transaction is another session's, at READ COMMIT
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
@@ -20,7 +23,6 @@ from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, definitions
 from venus.adapters.dialects.mysql.connection import Connection, Deadlock, NotUnicode
-from venus.adapters.dialects.mysql.numbers import LogNumbers
 from venus.adapters.dialects.mysql.reading import (
     VALUE_BYTES,
     Access,
@@ -34,6 +36,70 @@ from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.values import DoesNotFit
 from venus.codec.changes import TableChanges
 from venus.model import BatchNo, BatchRecord, Epoch
+
+_SIZES = (np.uint8, np.uint32, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """`gaps` = one for all, or one for each number but the first."""
+
+    first: int
+    count: int
+    gaps: int | npt.NDArray[Any]
+
+    def ends_before(self, first: int, gap: int) -> bool:
+        """Whether `first` is the next number of a piece with this one gap."""
+        return isinstance(self.gaps, int) and self.gaps == gap and first == self.first + gap * self.count
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        gaps = np.full(self.count - 1, self.gaps, dtype=np.int64) if isinstance(self.gaps, int) else self.gaps
+        return np.cumsum(np.concatenate(([self.first], gaps.astype(np.int64))))
+
+
+class LogNumbers:
+    """The numbers of one log, ascending."""
+
+    def __init__(self) -> None:
+        self._pieces: list[_Piece] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """Add those that come next, in order."""
+        found = np.fromiter(numbers, dtype=np.int64)
+        if not len(found):
+            return
+        gaps = np.diff(found)
+        if not len(gaps) or (gaps == gaps[0]).all():
+            self._follow(int(found[0]), len(found), int(gaps[0]) if len(gaps) else 1)
+        else:
+            size = next(size for size in _SIZES if int(gaps.max()) <= np.iinfo(size).max)
+            self._pieces.append(_Piece(int(found[0]), len(found), gaps.astype(size)))
+        self._count += len(found)
+
+    def _follow(self, first: int, count: int, gap: int) -> None:
+        """Add a piece with one gap, to the one before if it goes on like that."""
+        last = self._pieces[-1] if self._pieces else None
+        if last is not None and last.ends_before(first, gap):
+            self._pieces[-1] = _Piece(last.first, last.count + count, gap)
+        else:
+            self._pieces.append(_Piece(first, count, gap))
+
+    def portions(self, rows_max: int) -> Iterator[list[int]]:
+        """Yield all of them, so many at a time."""
+        for piece in self._pieces:
+            if isinstance(piece.gaps, int):
+                for start in range(0, piece.count, rows_max):
+                    first, count = piece.first + piece.gaps * start, min(rows_max, piece.count - start)
+                    yield list(range(first, first + piece.gaps * count, piece.gaps))
+            else:
+                numbers = piece.numbers()
+                for start in range(0, piece.count, rows_max):
+                    yield numbers[start : start + rows_max].tolist()
+
 
 #: What an operator can do about a row that halts its table.
 HINT = (

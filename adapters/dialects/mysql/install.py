@@ -18,15 +18,15 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.mysql import names, registry, seen, triggers, waits
-from venus.adapters.dialects.mysql.cascades import Path, reaching
+from venus.adapters.dialects.mysql import captured, names, registry, triggers
+from venus.adapters.dialects.mysql import connection as waits
 from venus.adapters.dialects.mysql.check import blocking
 from venus.adapters.dialects.mysql.connection import Connection, LockTimeout, Row
 from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, heartbeat, read
 from venus.adapters.dialects.mysql.names import literal, quoted
 from venus.adapters.dialects.mysql.registry import Registered
 from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.mysql.triggers import Trigger
+from venus.adapters.dialects.mysql.triggers import Path, Trigger, reaching
 from venus.adapters.dialects.releasing import (
     BY_SCRIPT,
     RELEASED,
@@ -187,7 +187,7 @@ def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path])
         sql = registry.new_version_sql(schema, known.number_max)
         steps.append(InstallStep(table=table.where, what="registration", sql=sql))
         # the table was rebuilt for its key, and is read again as a whole
-        forgotten = registry.forget_marks_sql((table_id, seen.slot(table_id)))
+        forgotten = registry.forget_marks_sql((table_id, captured.slot(table_id)))
         steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
     if mended:
         sql = registry.set_state_sql(table_id, registry.RESYNC, MENDED)
@@ -202,7 +202,7 @@ def _take_up_steps(table: Table, was: Registered) -> list[InstallStep]:
     if fingerprint(now) != was.fingerprint:
         sql = registry.new_version_sql(replace(now, version=was.schema.version + 1), was.number_max)
         steps.append(InstallStep(table=table.where, what="registration", sql=sql))
-    forgotten = registry.forget_marks_sql((was.table_id, seen.slot(was.table_id)))
+    forgotten = registry.forget_marks_sql((was.table_id, captured.slot(was.table_id)))
     steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
     what, sql = "state ACTIVE, to be read again", registry.take_up_sql(was.table_id)
     return [*steps, InstallStep(table=table.where, what=what, sql=sql)]

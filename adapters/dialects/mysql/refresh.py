@@ -12,14 +12,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from venus.adapters.dialects.halting import FAILING, is_unreadable, state_before, unreadable_reason
-from venus.adapters.dialects.mysql import names, registry, seen
+from venus.adapters.dialects.mysql import captured as seen
+from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, Marks
-from venus.adapters.dialects.mysql.cascades import Path, reaching
 from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.install import Present, drop_trigger, number_in
 from venus.adapters.dialects.mysql.privileges import Lack
-from venus.adapters.dialects.mysql.triggers import can_widen_log, key_description, widen_log
+from venus.adapters.dialects.mysql.triggers import Path, can_widen_log, key_description, reaching, widen_log
 from venus.adapters.dialects.releasing import is_leaving
 from venus.errors import SourceError
 from venus.model import TableSchema

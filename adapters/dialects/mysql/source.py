@@ -27,7 +27,8 @@ from venus.adapters.dialects.contract import (
 )
 from venus.adapters.dialects.going_back import LeftAt
 from venus.adapters.dialects.halting import Halts, is_halted, is_unreadable, state_before
-from venus.adapters.dialects.mysql import dictionary, install, privileges, refresh, registry, seen, structure, waits
+from venus.adapters.dialects.mysql import captured as seen
+from venus.adapters.dialects.mysql import connection, dictionary, install, privileges, refresh, registry, structure
 from venus.adapters.dialects.mysql.captured import Loaded, Marks, load
 from venus.adapters.dialects.mysql.check import check, obstacle
 from venus.adapters.dialects.mysql.connection import Connection, NotPermitted, address_of
@@ -242,7 +243,7 @@ class MysqlSource:
         return {}
 
     def blocked_by(self) -> str:
-        return waits.told(self._writer, "holders") if self._marks.visible else ""
+        return connection.told(self._writer, "holders") if self._marks.visible else ""
 
     # -- capture ---------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from venus.adapters.dialects.contract import UncapturedTable
-from venus.adapters.dialects.postgresql import dictionary, findings, keys, registry
+from venus.adapters.dialects.postgresql import dictionary, findings, registry
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.findings import Keyless
 from venus.adapters.dialects.postgresql.names import qualified, quoted
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.model import Finding, counted
@@ -37,7 +38,7 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
             for t in chosen
             for name in (*(c.name for c in t.columns), *(o.name for o in t.left_out if o.what == "column"))
         )
-        keyless = keys.read(connection, [t for t in chosen if not t.key])
+        keyless = _read_keyless(connection, [t for t in chosen if not t.key])
         for table in chosen:
             name = f"{table.namespace}.{table.name}"
             found += [replace(f, table=name) for f in findings.of_table(table, keyless.get(table.oid))]
@@ -47,6 +48,29 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
     if chosen:
         found.append(_size(chosen))
     return found
+
+
+def _read_keyless(connection: Connection, tables: Iterable[Table]) -> dict[int, Keyless]:
+    """Return what decides how tables without a key can be given one, by oid."""
+    oids = {"tables": [t.oid for t in tables]}
+    if not oids["tables"]:
+        return {}
+    rows = connection.rows(statement("check", "with_keyless") + statement("check", "keyless"), oids)
+    return {
+        r[0]: Keyless(
+            partitioned=r[1],
+            typed=r[2],
+            numbers_used=r[3],
+            inherits=r[4],
+            has_primary=r[5],
+            columns=frozenset(r[6] or ()),
+            numbered=bool(r[7]),
+            divided_by=tuple(r[8] or ()),
+            foreign_partition=r[9] or "",
+            row_type_in=r[10] or "",
+        )
+        for r in rows
+    }
 
 
 def uncaptured_tables(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:

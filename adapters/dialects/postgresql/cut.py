@@ -8,7 +8,8 @@ next cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
@@ -17,10 +18,9 @@ import psycopg2
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts, UnfitRow
-from venus.adapters.dialects.postgresql import cutsql, registry
-from venus.adapters.dialects.postgresql.claims import Claim
+from venus.adapters.dialects.postgresql import cutsql, names, registry
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection, NoText
-from venus.adapters.dialects.postgresql.fewrows import Reads
+from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.stream import CopyStream, FewRows, SmallCopy, sections
@@ -29,7 +29,124 @@ from venus.codec.columns import keys_to_columns
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.errors import Fenced
-from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
+from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, TableSchema
+
+#: A session's prepared statements have at most this many columns: each costs its server process 2.4 KiB, all 40 MiB.
+PREPARED_COLUMNS_MAX = 16384
+#: What a statement costs beside its columns, in columns.
+_OVERHEAD_COLUMNS = 16
+#: What is read together is in memory as a whole: about so much, and one table more.
+TOGETHER_BYTES = 1 << 20
+#: A field of a row's text: in quotes, or as it is; nothing is NULL. Whole runs at once: a value may have megabytes.
+_FIELD = re.compile(r'(?:"((?:[^"\\]++|""|\\\\)*+)"|([^,"]*+)),')
+
+
+@dataclass(slots=True)
+class Reads:
+    """What few rows are read with in a session; `together` = it has the function that reads several tables."""
+
+    together: bool = False
+    #: By table, and whether rows were only inserted.
+    _prepared: dict[tuple[int, bool], str] = field(default_factory=dict)
+    _columns: int = 0
+
+    def read(self, connection: Connection, claims: Sequence[Claim]) -> list[tuple[Claim, FewRows]]:
+        """Return the rows of the first of these, and of as many more of them as go with it."""
+        if len(claims) == 1 or not self.together:
+            (text,) = self._statements(connection, claims[:1])
+            return [(claims[0], FewRows(connection.texts(text)))]
+        texts = self._statements(connection, claims)
+        found = connection.rows(statement("cut", "read_together"), [texts, TOGETHER_BYTES])
+        end = found.pop()[0]
+        rows: list[list[list[str | None]]] = [[] for _ in range(end)]
+        for place, line in found:
+            rows[place - 1].append(values_of(line))
+        return [(claim, FewRows(each)) for claim, each in zip(claims[:end], rows, strict=True)]
+
+    def _statements(self, connection: Connection, claims: Sequence[Claim]) -> list[str]:
+        """Return what reads these: calls of what is prepared, else the queries themselves."""
+        texts, new = [], []
+        for claim in claims:
+            which = claim.schema.table_id, claim.inserts_only
+            if which not in self._prepared:
+                query = cutsql.changes(claim.table, claim.schema, inserts_only=claim.inserts_only, taken=True)
+                if self._columns > PREPARED_COLUMNS_MAX:
+                    texts.append(query)
+                    continue
+                name = f"venus_read_{len(self._prepared)}"
+                new.append(f"PREPARE {name} AS {query}")
+                self._prepared[which] = f"EXECUTE {name}"
+                self._columns += len(claim.schema.columns) + _OVERHEAD_COLUMNS
+            texts.append(self._prepared[which])
+        if new:
+            connection.run("; ".join(new))
+        return texts
+
+
+def values_of(row: str) -> list[str | None]:
+    """Return the values of a row's text, which are in it as COPY and SELECT have them."""
+    inside = row[1:-1]
+    if '"' not in inside:
+        return [value or None for value in inside.split(",")]
+    return [
+        found[2] or None if found[1] is None else found[1].replace('""', '"').replace("\\\\", "\\")
+        for found in _FIELD.finditer(f"{inside},")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one log table has for this cut."""
+
+    schema: TableSchema
+    table: Table
+    rows: int
+    #: Of the table; not asked for where the claim is small anyway.
+    pages: int
+    inserts_only: bool
+    #: Whether to ask which rows are new; not worth it where the claim is small.
+    noted: bool
+    truncated: bool
+    #: Changes were made while the key could not be read.
+    lost: bool
+
+
+def tables_with_rows(connection: Connection) -> set[int]:
+    """Return the tables whose logs have rows; most logs of many need not be opened for that."""
+    each = [
+        statement("cut", "has_row", table_id=str(t), log=names.log_table(t))
+        for (t,) in connection.rows(statement("cut", "with_pages"))
+    ]
+    return {r[0] for r in connection.rows(" UNION ALL ".join(each))} if each else set()
+
+
+def claims_of(connection: Connection, captured: Seq[Captured]) -> list[Claim]:
+    """Return what the logs of these tables have; a table with nothing has no claim."""
+    of = {c.schema.table_id: c for c in captured}
+    found = connection.rows(cutsql.small(of)) if of else ()
+    return [claim_of(connection, of[table_id], *log) for table_id, *log in found]
+
+
+def claim_of(
+    connection: Connection, captured: Captured, rows: int, inserts_only: bool, truncated: bool, lost: bool
+) -> Claim:
+    """Return the claim of a table with these rows in its log; many are counted."""
+    table, pages, inserts = captured.table, 0, False
+    assert table is not None
+    if rows > cutsql.SMALL_CLAIM_ROWS:
+        weigh = statement("cut", "weigh", log=names.log_table(captured.schema.table_id), table=str(table.oid))
+        rows, inserts_only, truncated, lost, inserts, pages = connection.row(weigh)
+    return Claim(
+        schema=captured.schema,
+        table=table,
+        rows=rows,
+        pages=pages,
+        inserts_only=inserts_only,
+        noted=inserts and not inserts_only and table.identity_key and rows > cutsql.SMALL_CLAIM_ROWS,
+        truncated=truncated,
+        lost=lost,
+    )
+
 
 #: What an operator can do about a row that halts its table.
 HINT = "move the large value out of the row, or `venus pause` the table at the source"

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.columns import ColumnChoice, without_columns
 from venus.adapters.dialects.patterns import Patterns, choosing_nothing
-from venus.adapters.dialects.postgresql import owntypes
-from venus.adapters.dialects.postgresql import structure as structures
+from venus.adapters.dialects.postgresql import structure
 from venus.adapters.dialects.postgresql.connection import Connection, Row
 from venus.adapters.dialects.postgresql.names import OWN_SCHEMA, qualified
 from venus.adapters.dialects.postgresql.statements import statement
@@ -200,13 +199,13 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
         details[root].leaves.append(Leaf(oid=oid, namespace=namespace, name=name))
     for oid, _, _, signature in connection.rows(statement("dictionary", "signatures"), oids):
         details[oid].signature = signature
-    more = dict(structures.read(connection, oids["tables"]))
-    own = owntypes.read(connection, oids["tables"], types)
+    more = dict(structure.read(connection, oids["tables"]))
+    own = structure.read_own_types(connection, oids["tables"], types)
     excluded = {r[0]: _leave_out(connection.columns, r, details[r[0]]) for r in rows}
     for r in rows:
         of_one = more.setdefault(r[0], Structure())
-        of_one.left_out.extend(owntypes.not_carried(details[r[0]].columns, own, types))
-    needed = {r[0]: owntypes.used_by(details[r[0]].columns, own, types) for r in rows}
+        of_one.left_out.extend(structure.not_carried(details[r[0]].columns, own, types))
+    needed = {r[0]: structure.used_by(details[r[0]].columns, own, types) for r in rows}
     tables = [_table(r, details[r[0]], types, more[r[0]], needed[r[0]]) for r in rows]
     return [_without(table, excluded[table.oid]) if excluded[table.oid] else table for table in tables]
 
@@ -238,7 +237,7 @@ def _without(table: Table, left: Sequence[LeftOut]) -> Table:
 
 
 def _table(
-    row: Row, details: _Details, types: dict[int, PgType], more: Structure, own: Sequence[owntypes.Found]
+    row: Row, details: _Details, types: dict[int, PgType], more: Structure, own: Sequence[structure.Found]
 ) -> Table:
     oid, namespace, name, kind, persistence, has_heirs, inherits, security, estimate, comment, _ = row
     columns, unsupported = _read_columns(details, types)
@@ -268,7 +267,7 @@ def _table(
         foreign_keys=more.foreign_keys(map(_foreign_key, details.foreign_keys)),
         checks=tuple(more.checks),
         left_out=(
-            *structures.columns_left_out(more, details.columns, carried, partitioned=kind == "p"),
+            *structure.columns_left_out(more, details.columns, carried, partitioned=kind == "p"),
             *(left for found in own for left in found.left_out),
         ),
         types=tuple(found.type for found in own),

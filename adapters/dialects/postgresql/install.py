@@ -18,7 +18,7 @@ from venus.adapters.dialects.postgresql import dictionary, names, registry, trig
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection, LockTimeout
 from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
-from venus.adapters.dialects.postgresql.keychange import key_change
+from venus.adapters.dialects.postgresql.findings import key_change
 from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.triggers import Function, Trigger

@@ -41,8 +41,7 @@ from venus.adapters.dialects.postgresql import (
 from venus.adapters.dialects.postgresql.check import check, uncaptured_tables
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
-from venus.adapters.dialects.postgresql.marks import Marks, Tables
-from venus.adapters.dialects.postgresql.opening import Locked, open_cut, unlocked
+from venus.adapters.dialects.postgresql.opening import Locked, Marks, Tables, open_cut, unlocked
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.script import plain_script

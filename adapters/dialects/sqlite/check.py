@@ -7,13 +7,12 @@ capture uses; what does not fit there would halt the table later.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
 
 from venus.adapters.dialects.columns import WAY_OUT, ColumnChoice
-from venus.adapters.dialects.sqlite import spellings
 from venus.adapters.dialects.sqlite.connection import quoted, writable
 from venus.adapters.dialects.sqlite.dictionary import (
     NAMESPACE,
@@ -26,8 +25,9 @@ from venus.adapters.dialects.sqlite.dictionary import (
     table_names,
 )
 from venus.adapters.dialects.sqlite.reading import Access, Row, Rows, access_to, key_for_people
+from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.values import DoesNotFit
-from venus.model import Finding, Kind
+from venus.model import Finding, ForeignKey, Kind, TableSchema, counted
 
 #: Of each end of a table, in rows and in bytes.
 SAMPLE_ROWS = 2_000
@@ -61,7 +61,7 @@ def check(
         found = dictionary.table(name)
         schemas[name] = found.schema
         yield from (replace(f, table=found.schema.qualified) for f in _of_table(connection, found))
-    yield from spellings.findings(connection, schemas)
+    yield from find_other_spellings(connection, schemas)
     kinds = {other.name: other.kind for other in skipped}
     for name in chosen(list(kinds), include, exclude):
         yield Finding(where=f"main.{name}", message=f"{kinds[name]}, not captured: {_EXPLAINED[kinds[name]]}")
@@ -197,3 +197,44 @@ def _sample(connection: sqlite3.Connection, access: Access) -> list[Row]:
         return list(rows.values())
     finally:
         connection.text_factory = str
+
+
+#: Of each child table.
+ROWS_MAX = 1_000_000
+
+
+def find_other_spellings(connection: sqlite3.Connection, schemas: Mapping[str, TableSchema]) -> Iterator[Finding]:
+    """Name the foreign keys between captured tables of which rows refer to another spelling."""
+    for child in schemas.values():
+        for key in child.foreign_keys:
+            parent = schemas.get(key.referred_table)
+            if parent is not None and _has_text(parent, key):
+                yield from _spelling_finding(connection, child, key)
+
+
+def _has_text(parent: TableSchema, key: ForeignKey) -> bool:
+    kinds = {c.name: c.type.kind for c in parent.columns}
+    return set(key.referred_columns) <= kinds.keys() and any(kinds[c] is Kind.TEXT for c in key.referred_columns)
+
+
+def _spelling_finding(connection: sqlite3.Connection, child: TableSchema, key: ForeignKey) -> Iterator[Finding]:
+    table, parent = f"main.{quoted(child.name)}", f"main.{quoted(key.referred_table)}"
+    pairs = [(quoted(c), quoted(p)) for c, p in zip(key.columns, key.referred_columns, strict=True)]
+    parts = {
+        "child": table, "parent": parent, "rows": str(ROWS_MAX), "column": pairs[0][0], "referred": pairs[0][1],
+        "match": " AND ".join(f"p.{p} = c.{c}" for c, p in pairs),
+        "differ": " OR ".join(f"p.{p} <> c.{c} COLLATE BINARY" for c, p in pairs),
+        "columns": ", ".join(c for c, _ in pairs), "values": ", ".join(f"p.{p}" for _, p in pairs),
+    }  # fmt: skip
+    try:
+        count, example, referred = connection.execute(statement("structure", "other_spellings", **parts)).fetchone()
+    except sqlite3.OperationalError:  # a collation or a function that only the application has
+        return
+    if count:
+        yield Finding(
+            where=child.qualified,
+            message=f"foreign key {key.name} ({', '.join(key.columns)}) holds only by collation:"
+            f" {counted(count, 'row')} refer to another spelling in {key.referred_table}, {example!r} to {referred!r};"
+            " PostgreSQL compares exactly",
+            remedy=statement("structure", "same_spelling", **parts),
+        )

@@ -16,12 +16,11 @@ from typing import Any
 
 from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice, without_columns
 from venus.adapters.dialects.patterns import Patterns
-from venus.adapters.dialects.sqlite import ownership, structure
+from venus.adapters.dialects.sqlite import registry, structure
 from venus.adapters.dialects.sqlite.connection import quoted
-from venus.adapters.dialects.sqlite.defaults import portable_default
 from venus.adapters.dialects.sqlite.expressions import index_terms, index_where
 from venus.adapters.dialects.sqlite.statements import statement
-from venus.adapters.dialects.sqlite.types import Affinity, affinity, content_type, declared_type
+from venus.adapters.dialects.sqlite.types import Affinity, affinity, content_type, declared_type, portable_default
 from venus.model import Column, ForeignKey, LogicalType, TableSchema
 
 Rows = list[tuple[Any, ...]]
@@ -97,7 +96,7 @@ def chosen(names: Seq[str], include: Seq[str], exclude: Seq[str]) -> list[str]:
 def table_names(connection: sqlite3.Connection) -> tuple[list[str], list[Skipped]]:
     """Return the application's tables, and what there is besides."""
     rows = connection.execute(statement("dictionary", "tables")).fetchall()
-    own = ownership.read(connection)
+    own = registry.read(connection)
     application = [row for row in rows if not own.has(row[0])]
     names = sorted(name for name, kind, *_ in application if kind == "table")
     return names, [Skipped(name=name, kind=kind) for name, kind, *_ in sorted(application) if kind != "table"]

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
+import sqlalchemy
+from sqlalchemy.pool import StaticPool
+
+from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.releasing import (
     BY_SCRIPT,
@@ -23,8 +28,9 @@ from venus.adapters.dialects.releasing import (
     places_of,
     refuse_written,
 )
-from venus.adapters.dialects.sqlite import ownership, registry
-from venus.adapters.dialects.sqlite.connection import quoted
+from venus.adapters.dialects.sqlite import refresh, registry
+from venus.adapters.dialects.sqlite.check import check
+from venus.adapters.dialects.sqlite.connection import connect, quoted, read_transaction, write_transaction
 from venus.adapters.dialects.sqlite.dictionary import (
     HEARTBEAT,
     NAMESPACE,
@@ -45,6 +51,8 @@ from venus.adapters.dialects.sqlite.refresh import (
 from venus.adapters.dialects.sqlite.registry import Captured
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.triggers import Made, capture_objects, log_table
+from venus.errors import Refused
+from venus.migrations import run
 
 _CREATES = re.compile(r"(CREATE|DROP) (TABLE|TRIGGER) \"?(\w+)\"?", re.IGNORECASE)
 #: Rows are counted up to here; a larger table's size is taken from its row numbers.
@@ -61,7 +69,7 @@ def install_plan(
     steps = [_own_step(sql) for sql in own_tables]
     for known in captured.values():
         steps += _again(compare(dictionary, known, present), present)
-    taken_numbers = {ownership.number_in(name) for name in present}
+    taken_numbers = {registry.number_in(name) for name in present}
     next_id = _free(max(captured | out, default=0) + 1, taken_numbers)
     taken = {c.schema.name for c in captured.values()}
     outside = {c.schema.name: c for c in out.values()}
@@ -188,7 +196,7 @@ def estimate(connection: sqlite3.Connection, found: Found) -> int:
 def uninstall_plan(connection: sqlite3.Connection, own_tables: Seq[str]) -> list[InstallStep]:
     """Return every statement that takes VENUS out of the file again."""
     names = _names(connection)
-    own = ownership.read(connection)
+    own = registry.read(connection)
     ours = {name: table for name, (table, _) in objects(connection).items() if own.has_numbered(name)}
     triggers = [n for n in ours if not n.startswith("venus_l_")]
     steps = []
@@ -227,7 +235,7 @@ def release_steps(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[I
 
 def _triggers(present: Objects, table_id: int) -> list[str]:
     log = log_table(table_id)
-    return sorted(name for name in present if name != log and ownership.number_in(name) == table_id)
+    return sorted(name for name in present if name != log and registry.number_in(name) == table_id)
 
 
 def log_drops(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
@@ -253,3 +261,79 @@ def _log_drops(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> li
         sql = registry.set_state(table_id, RELEASED, reasons[table_id])
         steps.append(InstallStep(table=place, what=f"state {RELEASED}", sql=sql))
     return steps
+
+
+class Installation:
+    """Plans and carries out, on the connection that writes."""
+
+    def __init__(self, file: Path, writer: sqlite3.Connection, columns: ColumnChoice = NO_CHOICE) -> None:
+        self._file, self._writer, self._columns = file, writer, columns
+
+    def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Return every statement of the installation."""
+        self._refuse_blocked(include, exclude)
+        own_tables = self._own_tables("upgrade")
+        with read_transaction(self._writer, self._file):
+            return install_plan(Dictionary(self._writer, self._columns), own_tables, include, exclude)
+
+    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Install what is missing, in one transaction."""
+        self._refuse_blocked(include, exclude)
+        return self._altering(
+            lambda: install_plan(Dictionary(self._writer, self._columns), self._own_tables("upgrade"), include, exclude)
+        )
+
+    def _altering(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
+        """Plan and run in one transaction, without capture's taking our statements for somebody's ALTER TABLE."""
+        with write_transaction(self._writer, self._file):
+            is_noted = registry.installed(self._writer) and refresh.noted(self._writer) == refresh.now(self._writer)
+            steps = plan()
+            self._execute(steps)
+            if is_noted:  # what came since are our own statements
+                refresh.note(self._writer, refresh.now(self._writer))
+        return steps
+
+    def _refuse_blocked(self, include: Seq[str], exclude: Seq[str]) -> None:
+        with read_transaction(self._writer, self._file):
+            findings = list(check(self._writer, self._file, self._columns, include, exclude))
+        for finding in findings:
+            if finding.blocks:
+                raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
+
+    def uninstall_plan(self) -> list[InstallStep]:
+        """Return every statement of the removal."""
+        own_tables = self._own_tables("downgrade")
+        with read_transaction(self._writer, self._file):
+            return uninstall_plan(self._writer, own_tables)
+
+    def uninstall(self) -> list[InstallStep]:
+        """Leave the file's dictionary as it was before, in one transaction."""
+        with write_transaction(self._writer, self._file):
+            steps = uninstall_plan(self._writer, self._own_tables("downgrade"))
+            self._execute(steps)
+        return steps
+
+    def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
+        """Return every statement that takes these tables out of capture."""
+        with read_transaction(self._writer, self._file):
+            return release_plan(self._writer, table_ids)
+
+    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
+        """Take the triggers of these tables away."""
+        return self._altering(lambda: release_steps(self._writer, table_ids))
+
+    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
+        """Remove the logs of these tables."""
+        return self._altering(lambda: log_drops(self._writer, reasons))
+
+    def _own_tables(self, direction: run.Direction) -> list[str]:
+        connection = connect(self._file)
+        engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+        # SQLAlchemy's first look at a connection ends its transaction; ours is begun behind it
+        with closing(connection), engine.connect() as borrowed, read_transaction(connection, self._file):
+            return run.sql(borrowed, "source", schema=None, direction=direction)
+
+    def _execute(self, steps: list[InstallStep]) -> None:
+        for step in steps:
+            if not step.exists:
+                self._writer.execute(step.sql).close()

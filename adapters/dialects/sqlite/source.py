@@ -30,7 +30,7 @@ from venus.adapters.dialects.going_back import LeftAt, WentBack
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.patterns import choosing_nothing
 from venus.adapters.dialects.script import plain_script
-from venus.adapters.dialects.sqlite import registry, seen, structure
+from venus.adapters.dialects.sqlite import refresh, registry, structure
 from venus.adapters.dialects.sqlite.check import check
 from venus.adapters.dialects.sqlite.connection import (
     begin_read,
@@ -43,7 +43,7 @@ from venus.adapters.dialects.sqlite.connection import (
     translated,
     write_transaction,
 )
-from venus.adapters.dialects.sqlite.cut import Pending, SqliteCut
+from venus.adapters.dialects.sqlite.cut import Pending, Purger, SqliteCut
 from venus.adapters.dialects.sqlite.dictionary import (
     Dictionary,
     chosen,
@@ -52,8 +52,7 @@ from venus.adapters.dialects.sqlite.dictionary import (
     spellings,
     table_names,
 )
-from venus.adapters.dialects.sqlite.installation import Installation
-from venus.adapters.dialects.sqlite.purging import Purger
+from venus.adapters.dialects.sqlite.install import Installation
 from venus.adapters.dialects.sqlite.reading import Access, access_to
 from venus.adapters.dialects.sqlite.refresh import Comparison, compare, objects
 from venus.adapters.dialects.sqlite.registry import Captured
@@ -317,16 +316,16 @@ class SqliteSource:
                 return []
             found = self._compare_all()
             retried = self._corrected(found)
-            unnoted = seen.noted(self._writer) != seen.now(self._writer)
+            unnoted = refresh.noted(self._writer) != refresh.now(self._writer)
             to_store = unnoted or retried or any(c.differs or self._has_lost_rows(c) for c in found)
         if to_store:
             with write_transaction(self._writer, self._file):
-                before, look = seen.noted(self._writer), seen.now(self._writer)
+                before, look = refresh.noted(self._writer), refresh.now(self._writer)
                 for comparison in self._compare_all():
                     self._store(comparison)
-                    if seen.altered(before, look, comparison.captured.schema.name):
+                    if refresh.altered(before, look, comparison.captured.schema.name):
                         registry.restart_fill(self._writer, comparison.captured.schema.table_id)
-                seen.note(self._writer, look)
+                refresh.note(self._writer, look)
                 for table in retried:
                     self._writer.execute(registry.set_state(table.schema.table_id, *state_before(table)))
                 found = self._compare_all()  # under the lock: what comes behind it has not been looked at
@@ -442,7 +441,7 @@ class SqliteSource:
         registry.require_installed(self._reader, self._file)
         with read_transaction(self._writer, self._file):
             found = self._compare_all()
-            unnoted = seen.noted(self._writer) not in (None, seen.now(self._writer))
+            unnoted = refresh.noted(self._writer) not in (None, refresh.now(self._writer))
         if unnoted or any(c.differs for c in found) or schema_version(self._reader) != self._compared_at:
             raise SchemaChanged(f"{self._file}: the dictionary is not what the registry says any more")
         self._adopt(found)

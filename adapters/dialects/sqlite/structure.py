@@ -14,7 +14,7 @@ from typing import Any
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.portable import Fact, Grammar, NotPortableError, carry_check, portable, portable_term
-from venus.adapters.dialects.sqlite import ownership
+from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.expressions import check_texts, index_terms, index_where
 from venus.adapters.dialects.sqlite.statements import statement
@@ -153,5 +153,5 @@ def numberings(connection: sqlite3.Connection, schemas: Seq[TableSchema]) -> lis
 
 def others(connection: sqlite3.Connection) -> list[OtherObject]:
     """Return the application's views and triggers."""
-    own = ownership.read(connection)
+    own = registry.read(connection)
     return [OtherObject(kind=kind, name=name) for kind, name, _ in _rows(connection, "others") if not own.has(name)]

@@ -17,8 +17,14 @@ import psycopg2
 import psycopg2.extensions
 import sqlalchemy as sa
 
-from venus.adapters.dialects.postgresql.connection import READ_ONLY, WRITABLE, connected, server_hint, unreachable
-from venus.adapters.dialects.postgresql.pooler import refuse_shared_sessions
+from venus.adapters.dialects.postgresql.connection import (
+    READ_ONLY,
+    WRITABLE,
+    connected,
+    refuse_shared_sessions,
+    server_hint,
+    unreachable,
+)
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.targets.postgresql.behind import Behind
 from venus.errors import DatabaseUnavailable, TargetError

@@ -11,8 +11,7 @@ from tests.integration.mysql.conftest import Shop
 from tests.support.follower import Follower
 from venus.adapters.dialects.mysql import cut as module
 from venus.adapters.dialects.mysql.connection import Connection, Deadlock, address_of
-from venus.adapters.dialects.mysql.cut import delete_exactly
-from venus.adapters.dialects.mysql.numbers import LogNumbers
+from venus.adapters.dialects.mysql.cut import LogNumbers, delete_exactly
 from venus.model import BatchNo
 
 OPEN = "INSERT INTO item VALUES (%s, 'open')"

@@ -18,8 +18,7 @@ from venus.adapters.dialects.halting import Halts
 from venus.adapters.dialects.postgresql import cutsql, opening
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
-from venus.adapters.dialects.postgresql.marks import Tables
-from venus.adapters.dialects.postgresql.opening import Locked, open_cut
+from venus.adapters.dialects.postgresql.opening import Locked, Tables, open_cut
 from venus.adapters.dialects.postgresql.registry import load
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement

@@ -9,9 +9,9 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
-from venus.adapters.dialects.postgresql import cutsql, fewrows, stream
+from venus.adapters.dialects.postgresql import cut, cutsql, stream
 from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.dialects.postgresql.fewrows import values_of
+from venus.adapters.dialects.postgresql.cut import values_of
 from venus.adapters.dialects.postgresql.statements import statement
 
 pytestmark = pytest.mark.integration
@@ -91,7 +91,7 @@ def test_few_rows_of_many_tables_take_one_round_trip(
     limit: str, sql: Sql, capture: Callable[[], Follower], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in LIMITS[limit].items():
-        monkeypatch.setattr(fewrows, name, value)
+        monkeypatch.setattr(cut, name, value)
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
     values = ", ".join(f"{v}::{k}" for k, v in VALUES.items())
     for n in range(TABLES):

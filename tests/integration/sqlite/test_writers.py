@@ -18,7 +18,7 @@ import pytest
 from tests.support.sqlite import Shop, application, opened
 from venus.adapters.dialects.sqlite import cut, source
 from venus.adapters.dialects.sqlite.connection import write_transaction
-from venus.adapters.dialects.sqlite.purging import PIECE_ROWS, SLACK_ROWS
+from venus.adapters.dialects.sqlite.cut import PIECE_ROWS, SLACK_ROWS
 
 logger = logging.getLogger(__name__)
 pytestmark = pytest.mark.integration

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from venus.adapters.dialects.postgresql import stream
-from venus.adapters.dialects.postgresql.fewrows import values_of
+from venus.adapters.dialects.postgresql.cut import values_of
 
 
 def blocks(*values: tuple[str | None, ...], rows_max: int = 100, bytes_max: int = 100) -> list[bytes]:

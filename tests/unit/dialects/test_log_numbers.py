@@ -15,8 +15,7 @@ from venus.adapters.dialects.going_back import LeftAt
 from venus.adapters.dialects.halting import Halts
 from venus.adapters.dialects.mysql.captured import Captured
 from venus.adapters.dialects.mysql.connection import Connection
-from venus.adapters.dialects.mysql.cut import FillPace, MysqlCut
-from venus.adapters.dialects.mysql.numbers import LogNumbers
+from venus.adapters.dialects.mysql.cut import FillPace, LogNumbers, MysqlCut
 
 ROWS = 1_000_000
 
