@@ -1,19 +1,19 @@
 """SQLite as a source (capture.md 7). Reading order: source, cut, reading, values; install, triggers, dictionary.
 
-What was decided here, and why:
+Decisions and their reasons:
 
 - One writer at a time gives log numbers in commit order, so a watermark per table (`log_through`) is the exact delete.
-  Consumed rows are purged in bounded pieces; the newest one stays, so that plain row numbers are never given twice and
-  no AUTOINCREMENT has to leave `sqlite_sequence` behind in the application's file.
-- The journal mode is the application's. Reading works in all of them; without WAL its commits wait while a cut is
-  read, which `check` says. VENUS sets nothing.
+  Consumed rows are purged in bounded pieces. The newest one stays: plain row numbers are then never reused, and no
+  AUTOINCREMENT leaves `sqlite_sequence` behind in the application's file.
+- The application chooses the journal mode. Reading works in all of them. Without WAL, commits wait while a cut is
+  read, and `check` reports that. VENUS never changes the mode.
 - REPLACE removes rows without firing their delete triggers: a BEFORE trigger for each unique index (and for the rowid)
-  notes the keys of the rows that would go, whatever the connection's `recursive_triggers` says.
-- Any column can hold anything. A value that its column's declared type cannot hold exactly is never altered: `check`
-  and `install` refuse it, and if it comes later, its table is PAUSED with the row named while the others go on; it is
-  tried again by itself when the table has been written to.
-- DDL of the application is never hindered. A table that was rebuilt has lost its triggers: it becomes RESYNC, and
-  `install-triggers` mends it.
+  logs the keys of the rows that REPLACE removes, whatever the connection's `recursive_triggers` says.
+- Any column can hold any value. VENUS never alters a value that the column's declared type cannot hold exactly.
+  `check` and `install` refuse such a value. If it appears later, the table becomes PAUSED and the reason names the
+  row; the other tables continue. The next write to the table makes capture retry it.
+- VENUS never blocks the application's DDL. A rebuilt table has lost its triggers: it becomes RESYNC, and
+  `install-triggers` repairs it.
 """
 
 from venus.adapters.dialects.contract import Option

@@ -1,7 +1,10 @@
-"""Looks for what is missing or cannot be carried, before anything is installed. Reads only.
+"""`venus check` at a SQLite source: what is missing and what cannot be carried. Reads only.
 
-Values are tried out on a sample of each table, the first and the last rows in key order, with the very rules that
-capture uses; what does not fit there would halt the table later.
+A sample of each table, its first and last rows in key order, is converted with the same rules that capture uses. A
+value that does not fit would halt the table later.
+
+SQLite compares a foreign key by the collation of the referenced column, and PostgreSQL compares exactly. A row whose
+parent is spelled differently therefore refers to nothing at the target. The remedy is to store the exact spelling.
 """
 
 from __future__ import annotations
@@ -29,20 +32,20 @@ from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.values import DoesNotFit
 from venus.model import Finding, ForeignKey, Kind, TableSchema, counted
 
-#: Of each end of a table, in rows and in bytes.
+#: Limits of the sample from each end of a table, in rows and in bytes.
 SAMPLE_ROWS = 2_000
 SAMPLE_BYTES = 8 << 20
 EXAMPLES_MAX = 3
 VALUE_CHARACTERS = 60
-#: REAL, which SQLite makes of a decimal number, keeps so many digits.
+#: SQLite stores decimal numbers as REAL, which keeps this many digits.
 _REAL_DIGITS = 15
 _KEY_CHOICES = (
     "give it a PRIMARY KEY, or a UNIQUE index over NOT NULL columns, or exclude the table; "
-    "a rowid alone will not do, VACUUM may change it"
+    "a rowid alone is not enough, because VACUUM may change it"
 )
 _EXPLAINED = {
-    "view": "a view has no rows of its own, its tables are captured",
-    "virtual": "the module behind a virtual table fires no triggers",
+    "view": "a view has no rows of its own; its tables are captured",
+    "virtual": "the module of a virtual table fires no triggers",
     "shadow": "it belongs to a virtual table",
 }
 
@@ -50,7 +53,7 @@ _EXPLAINED = {
 def check(
     connection: sqlite3.Connection, file: Path, columns: ColumnChoice, include: Seq[str], exclude: Seq[str]
 ) -> Iterator[Finding]:
-    """Say what is to be said, the file first, then table by table."""
+    """Yield the findings about the file, then those about each table."""
     yield from _of_file(connection, file)
     dictionary = Dictionary(connection, columns)
     names, skipped = table_names(connection)
@@ -71,7 +74,7 @@ def _of_file(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:
     if not writable(file):
         yield Finding(
             where=str(file),
-            message="the file or its directory may not be written",
+            message="this account may not write the file or its directory",
             remedy="give the account that runs VENUS write permission on both",
             blocks=True,
         )
@@ -79,8 +82,8 @@ def _of_file(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:
     if mode != "wal":
         yield Finding(
             where=str(file),
-            message=f"journal_mode is {mode}: while VENUS reads a cut, the application's commits wait for it",
-            remedy="run PRAGMA journal_mode=WAL once (VENUS does not change it by itself)",
+            message=f"journal_mode is {mode}: the application's commits wait while VENUS reads a cut",
+            remedy="run PRAGMA journal_mode=WAL once (VENUS never changes the mode)",
         )
 
 
@@ -91,7 +94,7 @@ def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]
     for column in found.untyped:
         yield Finding(
             where=where,
-            message=f"column {column}: its declaration names no type, and its values are none or of several kinds",
+            message=f"column {column}: its declaration names no type, and its values have no single type either",
             remedy=f"declare a type, or {WAY_OUT}",
             blocks=True,
             details=tuple(_kinds(connection, found, column)),
@@ -106,13 +109,13 @@ def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]
     for decimal in wide:
         yield Finding(
             where=where,
-            message=f"column {decimal.name} ({decimal.source_type}): SQLite itself keeps {_REAL_DIGITS} digits of a"
-            " number that is no 64-bit integer; what is stored is carried",
+            message=f"column {decimal.name} ({decimal.source_type}): SQLite keeps only {_REAL_DIGITS} digits of a"
+            " number that is not a 64-bit integer; VENUS carries the stored value",
         )
 
 
 def _kinds(connection: sqlite3.Connection, found: Found, column: str) -> Iterator[str]:
-    """Yield a row and its value for each kind of value that a column has."""
+    """Yield an example row for each storage class that a column contains."""
     keys = [k.name for k in found.key]
     names = ", ".join([*map(quoted, keys), f"quote({quoted(column)})"])
     table = f"main.{quoted(found.schema.name)}"
@@ -135,7 +138,7 @@ def _null_keys(connection: sqlite3.Connection, found: Found) -> Iterator[Finding
         yield Finding(
             where=found.schema.qualified,
             message=f"{count} rows have NULL in the key ({', '.join(found.key_may_be_null)}), which SQLite allows",
-            remedy="give these rows a key and declare the columns NOT NULL, or exclude the table",
+            remedy="set the key of these rows and declare the columns NOT NULL, or exclude the table",
             blocks=True,
         )
 
@@ -180,8 +183,8 @@ def _of_texts(found: Found, nul: int, undecodable: int, looked_at: int) -> Itera
     if nul:
         yield Finding(
             where=where,
-            message=f"{nul} text values in {looked_at} rows hold a NUL character, which PostgreSQL refuses",
-            remedy="remove them, or expect these rows to be reported at the target",
+            message=f"{nul} text values in {looked_at} rows contain a NUL character, which PostgreSQL refuses",
+            remedy="remove the characters, or expect the target to report these rows",
         )
 
 
@@ -199,12 +202,12 @@ def _sample(connection: sqlite3.Connection, access: Access) -> list[Row]:
         connection.text_factory = str
 
 
-#: Of each child table.
+#: How many rows of each child table are compared.
 ROWS_MAX = 1_000_000
 
 
 def find_other_spellings(connection: sqlite3.Connection, schemas: Mapping[str, TableSchema]) -> Iterator[Finding]:
-    """Name the foreign keys between captured tables of which rows refer to another spelling."""
+    """Yield the foreign keys between captured tables whose rows refer to another spelling."""
     for child in schemas.values():
         for key in child.foreign_keys:
             parent = schemas.get(key.referred_table)

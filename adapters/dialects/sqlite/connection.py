@@ -1,8 +1,8 @@
-"""Opens a SQLite file and keeps its locks polite: the only place that catches the driver's errors.
+"""SQLite connections, transactions and locks; the only module that handles the driver's errors.
 
-SQLite has one writer at a time. VENUS's transactions are short, so it asks for the lock often instead of with SQLite's
-own growing pauses, which starve behind busy writers (capture.md 7). Without WAL a commit locks readers out as well: a
-read transaction waits in the same way for its start, and then has its lock to the end.
+SQLite has one writer at a time. VENUS's transactions are short, so it retries the lock at short intervals. SQLite's own
+growing pauses starve behind busy writers (capture.md 7). Without WAL a commit also locks out readers: a read
+transaction waits for its start in the same way, and then keeps its lock to the end.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from venus.errors import ConfigError, DatabaseUnavailable, NoSuchDatabase, SourceError, VenusError
 
-#: The first with pragma_table_list; what the application uses does not matter.
+#: The first version with pragma_table_list. The application may use an older SQLite.
 VERSION_MIN = (3, 37)
-#: How long a transaction waits for the application's before it says that the database is not available.
+#: How long a transaction waits for the lock before it raises DatabaseUnavailable.
 LOCK_WAIT_S = 30.0
-#: Between two attempts to get the write lock.
+#: Longest pause between two attempts to take the lock.
 LOCK_PAUSE_S = 0.003
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
@@ -41,13 +41,13 @@ def file_of(url: str) -> Path:
 
 
 def connect(file: Path) -> sqlite3.Connection:
-    """Open an existing file; transactions are begun and ended by hand.
+    """Open an existing file in autocommit mode.
 
-    SQLite itself does not wait on this connection: statements belong into the transactions below, which do.
+    SQLite itself never waits on this connection. Run statements inside the transactions below, which do wait.
     """
     if sqlite3.sqlite_version_info < VERSION_MIN:
-        wanted = ".".join(map(str, VERSION_MIN))
-        raise ConfigError(f"Python's SQLite is {sqlite3.sqlite_version}, VENUS needs {wanted} or newer")
+        required = ".".join(map(str, VERSION_MIN))
+        raise ConfigError(f"Python's SQLite is {sqlite3.sqlite_version}, VENUS needs {required} or newer")
     if not file.is_file():
         hint = f"[source] url must name an existing SQLite file; looked for {file.absolute()}"
         raise NoSuchDatabase(f"{file}: no such file", hint=hint)
@@ -65,7 +65,7 @@ def connect(file: Path) -> sqlite3.Connection:
 
 
 def identity(file: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one that has its name later; None = there is none."""
+    """Return the device and inode of a file; None if there is no such file. A replaced file has another identity."""
     try:
         found = os.stat(file)
     except OSError:
@@ -74,13 +74,13 @@ def identity(file: Path) -> tuple[int, int] | None:
 
 
 def writable(file: Path) -> bool:
-    """Say whether this process may write the file and make the journal beside it."""
+    """Return whether this process may write the file and create the journal beside it."""
     return os.access(file, os.W_OK) and os.access(file.absolute().parent, os.W_OK)
 
 
 @contextmanager
 def translated(what: object) -> Iterator[None]:
-    """Turn the driver's errors into VENUS's."""
+    """Convert the driver's errors into VENUS's."""
     try:
         yield
     except sqlite3.Error as e:
@@ -91,7 +91,7 @@ def _raise(what: object, error: sqlite3.Error) -> NoReturn:
     code = primary_code(error)
     kind: type[VenusError] = DatabaseUnavailable if code in _BUSY | _AWAY else SourceError
     hint = {
-        sqlite3.SQLITE_READONLY: "VENUS needs to write the file and to make files beside it",
+        sqlite3.SQLITE_READONLY: "VENUS must be able to write the file and to create files beside it",
         sqlite3.SQLITE_NOTADB: "[source] url must name a SQLite database",
         sqlite3.SQLITE_CORRUPT: "run PRAGMA integrity_check and restore the file",
         sqlite3.SQLITE_FULL: "make room on the disk",
@@ -106,7 +106,7 @@ def primary_code(error: BaseException) -> int:
 
 
 def _patiently(connection: sqlite3.Connection, statement: str) -> list[tuple[Any, ...]]:
-    """Run what takes a lock, BEGIN IMMEDIATE or the first read or COMMIT, again while somebody else has it."""
+    """Run a statement that takes a lock (BEGIN IMMEDIATE, the first read, COMMIT); retry while it is busy."""
     attempts = Retrying(
         retry=retry_if_exception(lambda e: primary_code(e) in _BUSY),
         stop=stop_after_delay(LOCK_WAIT_S),
@@ -118,7 +118,7 @@ def _patiently(connection: sqlite3.Connection, statement: str) -> list[tuple[Any
 
 @contextmanager
 def write_transaction(connection: sqlite3.Connection, what: object) -> Iterator[None]:
-    """Hold the write lock for the block; everything in it happens, or nothing."""
+    """Run the block in a transaction that holds the write lock."""
     with translated(what):
         _patiently(connection, "BEGIN IMMEDIATE")
         try:
@@ -132,14 +132,14 @@ def write_transaction(connection: sqlite3.Connection, what: object) -> Iterator[
 
 @contextmanager
 def reading(connection: sqlite3.Connection, what: object) -> Iterator[None]:
-    """See one state of the database for the block: the open transaction's if there is one."""
+    """Run the block in the open transaction, or else in a read transaction of its own."""
     with translated(what) if connection.in_transaction else read_transaction(connection, what):
         yield
 
 
 @contextmanager
 def read_transaction(connection: sqlite3.Connection, what: object) -> Iterator[None]:
-    """See one state of the database for the block."""
+    """Run the block in a read transaction: it sees one state of the database."""
     with translated(what):
         begin_read(connection)
         try:
@@ -150,7 +150,7 @@ def read_transaction(connection: sqlite3.Connection, what: object) -> Iterator[N
 
 
 def begin_read(connection: sqlite3.Connection) -> None:
-    """Open a snapshot; the caller ends it."""
+    """Open a snapshot. The caller ends it."""
     connection.execute("BEGIN")
     try:
         _patiently(connection, "SELECT 1 FROM sqlite_master LIMIT 1")  # BEGIN alone takes no lock
@@ -160,17 +160,17 @@ def begin_read(connection: sqlite3.Connection) -> None:
 
 
 def changes_seen(connection: sqlite3.Connection) -> int:
-    """Return a number that another connection's commit changes."""
+    """Return a number that changes with every commit of another connection."""
     return int(_patiently(connection, "PRAGMA data_version")[0][0])
 
 
 def quoted(name: str) -> str:
-    """Return an identifier as SQL."""
+    """Return an identifier in quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(value: str | int | bytes | None) -> str:
-    """Return a value as SQL, for statements that people are to read before they are run."""
+    """Return a value as SQL, for statements that an operator reads before they run."""
     if value is None:
         return "NULL"
     if isinstance(value, int):

@@ -1,8 +1,10 @@
 """One cut of a SQLite file: a read transaction, then one short write transaction (VENUS 3.3, the local transaction).
 
-SQLite lets one writer in at a time and gives row numbers in commit order, so what lies in the log above the last
-number consumed is exactly what is new: moving that watermark is the exact delete of this dialect (capture.md 7). The
-read transaction has ended before the write transaction begins: together they would block each other.
+SQLite admits one writer at a time and assigns row numbers in commit order. The log rows above the last consumed
+number are therefore exactly the new ones: moving that watermark is the exact delete of this dialect (capture.md 7). The
+read transaction ends before the write transaction begins, because together they would block each other.
+
+Consumed log rows are purged a bounded piece at a time, so that no transaction holds the write lock for long.
 """
 
 from __future__ import annotations
@@ -35,29 +37,29 @@ from venus.codec.changes import TableChanges
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch
 
-#: Consumed rows of a table that may lie about: purging with every cut would write a page for each single row.
+#: Consumed rows that may stay in a log: purging after every cut would write a page for each single row.
 SLACK_ROWS = 500
-#: What one transaction removes at most, about 5 ms.
+#: The most rows that one transaction removes, which takes about 5 ms.
 PIECE_ROWS = 5_000
 
 
 class Purger:
-    """Knows which tables have consumed rows left over."""
+    """Remover of consumed log rows; it remembers which tables still have some."""
 
     def __init__(self) -> None:
         self._left: set[int] = set()
 
     def expect(self, table_ids: set[int]) -> None:
-        """Look at these tables when there is time: an earlier process may have left rows."""
+        """Schedule these tables for purging: an earlier process may have left consumed rows."""
         self._left |= table_ids
 
     @property
     def has_work(self) -> bool:
-        """Whether rows may be left."""
+        """Whether consumed rows may be left."""
         return bool(self._left)
 
     def purge(self, connection: sqlite3.Connection, through: Mapping[int, int]) -> None:
-        """Remove a piece in the caller's transaction. `through` = the watermarks of some tables."""
+        """Remove a piece in the caller's transaction. `through` holds the watermarks of the tables to purge."""
         budget = PIECE_ROWS
         for table_id, end in through.items():
             log = quoted(log_table(table_id))
@@ -71,14 +73,14 @@ class Purger:
                 budget -= connection.execute(sql).rowcount
 
     def due(self, watermarks: Mapping[int, int]) -> dict[int, int]:
-        """Return the watermarks of the tables with rows left."""
+        """Return the watermarks of the tables that still have consumed rows."""
         self._left &= watermarks.keys()
         return {table_id: watermarks[table_id] for table_id in self._left}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A table's share of the log in this cut: the rows above `after`, up to `through`."""
+    """The log rows of one table in this cut: those above `after`, up to `through`."""
 
     access: Access
     after: int
@@ -86,7 +88,7 @@ class Pending:
 
 
 class SqliteCut:
-    """One snapshot. The reader is in a read transaction until `commit` or `rollback`."""
+    """One snapshot. The reader stays in a read transaction until `commit` or `rollback`."""
 
     def __init__(
         self,
@@ -108,17 +110,17 @@ class SqliteCut:
         self._captured_at_us = captured_at_us
         self._pending = pending
         self._fills = fills
-        self._ends = ends  # of every log
+        self._ends = ends  # the highest number of every log
         self._purger = purger
         self._left = left
         self._halts = halts
-        #: A statement that is not reset keeps the snapshot open, even behind a ROLLBACK.
+        #: An open cursor keeps the snapshot open, even after ROLLBACK.
         self._cursors: list[sqlite3.Cursor] = []
         self._consumed: dict[int, int] = {}
 
     @property
     def captured_at_us(self) -> int:
-        """The clock of this machine, which is the source's: a SQLite file is local."""
+        """The clock of this machine, which is the source's clock: a SQLite file is local."""
         return self._captured_at_us
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
@@ -143,14 +145,14 @@ class SqliteCut:
             yield from sections_of(portion, access, bytes_max=bytes_max)
 
     def _without_null_keys(self, portion: list[Row], access: Access) -> list[Row]:
-        """Drop what the log says of rows whose key was NULL, if they are gone: they were never shipped."""
-        known = [row for row in portion if None not in row[: access.key_count]]
-        if len(known) < len(portion) and self._execute(access.null_key_sql).fetchone():
+        """Drop the log entries of deleted rows whose key was NULL: such rows were never shipped."""
+        keyed = [row for row in portion if None not in row[: access.key_count]]
+        if len(keyed) < len(portion) and self._execute(access.null_key_sql).fetchone():
             raise UnfitRow(f"a row has NULL in its key ({', '.join(access.layout.schema.key)})")
-        return known
+        return keyed
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
-        """Read the next key range; a table that was paused meanwhile stays where it is. Raises TableHalts."""
+        """Read the next key range. The fill of a paused table does not advance. Raises TableHalts."""
         if fill.table_id not in self._fills:
             return [], fill
         access = self._fills[fill.table_id][1]
@@ -169,7 +171,7 @@ class SqliteCut:
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(portion), done=done)
 
     def _behind(self, row: Row, fill: FillState, access: Access, *, done: bool) -> bytes:
-        """Return the cursor behind a row; the first one finds the end in the same snapshot."""
+        """Return the cursor after a row. The first chunk also finds the end, in the same snapshot."""
         end = Place.read(fill.cursor).end if fill.cursor else None
         if not fill.cursor and not done:
             tail = Rows(self._execute(access.tail_sql, (1,)), access)
@@ -191,7 +193,7 @@ class SqliteCut:
             raise UnfitRow(self._undecodable(access, sql, bounds)) from e
 
     def _undecodable(self, access: Access, sql: str, bounds: Seq[Any]) -> str:
-        """Find the row whose text is no UTF-8. The driver says only what, so the rows are read again, leniently."""
+        """Find the row whose text is not UTF-8. The driver does not name it, so the rows are decoded leniently here."""
         self._reader.text_factory = lambda octets: octets.decode(errors="surrogateescape")
         try:
             for row in self._execute(sql, bounds):
@@ -200,7 +202,7 @@ class SqliteCut:
                         return f"row {key_for_people(access, row)}: column {column.name}: TEXT is not UTF-8"
         finally:
             self._reader.text_factory = str
-        raise AssertionError("the row that could not be decoded has gone from its own snapshot")
+        raise AssertionError("the row that could not be decoded is not in its own snapshot")
 
     def commit(
         self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
@@ -227,7 +229,7 @@ class SqliteCut:
             self._left.at(batches[-1].batch_no)
 
     def rollback(self) -> None:
-        """Close the snapshot; nothing has been written."""
+        """Close the snapshot without writing anything."""
         self._end_read()
 
     def _end_read(self) -> None:

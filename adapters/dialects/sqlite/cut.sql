@@ -1,8 +1,8 @@
--- What a cut reads of one table; everything in one read transaction, so that log and table show the same moment.
+-- What a cut reads of one table. One read transaction covers it, so log and table show the same moment.
 
 -- changes --
--- One row for each key that the log names: the key, the row if it is there, whether it is, whether only INSERTs were
--- noted. {same} is identity: under NOCASE the log's 'a' is not the table's 'A'.
+-- One row for each key in the log: the key, the row if it exists, whether it exists, whether only INSERTs were logged.
+-- {same} compares identity: under NOCASE the log's 'a' is not the table's 'A'.
 SELECT {log_key}, {columns}{is_there}, g.fresh
 FROM (SELECT {grouped}, min(op) = 'I' AND max(op) = 'I' AS fresh
       FROM {log} WHERE seq > ? AND seq <= ? GROUP BY {group_by}) AS g

@@ -1,6 +1,6 @@
-"""Reads SQLite's dictionary: which tables there are, what identifies a row, and which indexes can kill one.
+"""SQLite's dictionary: the tables of a file, what identifies a row, and which indexes can remove one.
 
-Everything that capture needs of a table is in `Found`: the schema that travels, and what only this dialect knows
+`Found` holds everything that capture needs of a table: the schema that travels, and what only this dialect uses
 (collations of the key, unique indexes through which REPLACE removes rows, whether there is a rowid).
 """
 
@@ -27,26 +27,26 @@ Rows = list[tuple[Any, ...]]
 
 NAMESPACE = "main"
 HEARTBEAT = "venus_heartbeat"
-NO_KEY = "no key by which a row can be told from the others"
-#: SQLite's own; a list of those in use would name the application's too.
+NO_KEY = "no key by which its rows can be distinguished"
+#: SQLite's own collations. Its list of collations in use would include the application's.
 _COLLATIONS = {"BINARY", "NOCASE", "RTRIM"}
-#: Names under which a rowid can be addressed unless a column has taken them.
+#: Names that address the rowid, unless a column has the same name.
 _ROWID_NAMES = ("_rowid_", "rowid", "oid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumn:
-    """A column of the key. `exact` = values that SQLite calls equal are the same value."""
+    """A column of the key. `exact`: values that compare as equal in SQLite are the same value."""
 
     name: str
     collation: str  # of the index that makes the key unique; empty for an INTEGER PRIMARY KEY
     exact: bool
-    is_own: bool = False  # the collation is known to be the column's own, and need not be said
+    is_own: bool = False  # the collation is the column's own, so SQL need not name it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueIndex:
-    """A unique index; `terms` are SQL over the table's columns, with their collation."""
+    """A unique index. `terms` are SQL over the table's columns, with their collation."""
 
     name: str
     terms: tuple[str, ...]
@@ -57,33 +57,33 @@ class UniqueIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A table as it is in the file now."""
+    """A table as it is in the file at present."""
 
     schema: TableSchema
     key: tuple[KeyColumn, ...]  # empty: no usable key
     key_may_be_null: tuple[str, ...]
     unique: tuple[UniqueIndex, ...]
-    rowid: str  # a name for the rowid, if there is one that is not the key
+    rowid: str  # a name for the rowid if the table has one that is not the key
     strict: bool
-    untyped: tuple[str, ...]  # columns whose content says nothing either
-    foreign_collations: tuple[str, ...]  # of its indexes, known to the application only
+    untyped: tuple[str, ...]  # columns whose type neither the declaration nor the content decides
+    foreign_collations: tuple[str, ...]  # of its indexes; only the application defines them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """Something in the file that is no ordinary table."""
+    """An object in the file that is not an ordinary table."""
 
     name: str
     kind: str
 
 
 def foreign_collation(collation: str) -> str:
-    """Say that only the application can compare by the collation of an index."""
+    """Return the message about an index whose collation only the application defines."""
     return f"an index is ordered by {collation}, a collation that only the application has"
 
 
 def spellings(name: str) -> tuple[str, str]:
-    """Return how a pattern may call a table: with or without `main.`."""
+    """Return the names by which a pattern may match a table: with and without `main.`."""
     return name, f"{NAMESPACE}.{name}"
 
 
@@ -94,7 +94,7 @@ def chosen(names: Seq[str], include: Seq[str], exclude: Seq[str]) -> list[str]:
 
 
 def table_names(connection: sqlite3.Connection) -> tuple[list[str], list[Skipped]]:
-    """Return the application's tables, and what there is besides."""
+    """Return the application's tables, and its other objects."""
     rows = connection.execute(statement("dictionary", "tables")).fetchall()
     own = registry.read(connection)
     application = [row for row in rows if not own.has(row[0])]
@@ -108,7 +108,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 
 class Dictionary:
-    """One reading of the dictionary; open a transaction around it."""
+    """The dictionary as one transaction reads it; the caller opens the transaction."""
 
     def __init__(self, connection: sqlite3.Connection, columns: ColumnChoice = NO_CHOICE) -> None:
         self.connection = self._connection = connection
@@ -120,7 +120,7 @@ class Dictionary:
         return name in self._flags
 
     def table(self, name: str, known: TableSchema | None = None) -> Found:
-        """Describe a table. `known` is its registered version: it gives numbers, and types where content decides."""
+        """Read a table. `known` is its registered version: it supplies numbers, and types that the content decides."""
         without_rowid, strict = self._flags[name]
         info = self._rows("columns", name)
         left = self._choice.left_out(NAMESPACE, name, ((row[1], row[2]) for row in info))
@@ -159,7 +159,7 @@ class Dictionary:
         )
 
     def obstacle(self, name: str) -> str:
-        """Return what forbids to capture a table, by its definition alone: no row is read."""
+        """Return why the definition of a table prevents its capture, empty if it does not. Reads no rows."""
         without_rowid, _ = self._flags[name]
         info = self._rows("columns", name)
         gone = frozenset(row[1] for row in info if self._choice.leaves_out(NAMESPACE, name, row[1]))
@@ -171,7 +171,7 @@ class Dictionary:
         return next((foreign_collation(found) for found in self._foreign_collations(name)), "")
 
     def columns(self, name: str) -> list[str]:
-        """Return the columns of a table, also those that do not travel."""
+        """Return the columns of a table, including those that do not travel."""
         return [row[1] for row in self._rows("columns", name)]
 
     def _rows(self, query: str, *parameters: str) -> Rows:
@@ -179,7 +179,7 @@ class Dictionary:
 
     @staticmethod
     def _rowid_alias(info: Rows, primary: list[str], without_rowid: bool, indexes: list[UniqueIndex]) -> str:
-        """Return the INTEGER PRIMARY KEY's name: the one kind of primary key that has no index of its own."""
+        """Return the name of the INTEGER PRIMARY KEY, the only kind of primary key without an index."""
         if without_rowid or len(primary) != 1 or any(i.columns == (primary[0],) and i.is_key for i in indexes):
             return ""
         declared = next(row[2] for row in info if row[1] == primary[0])
@@ -194,7 +194,7 @@ class Dictionary:
         indexes: list[UniqueIndex],
         gone: Set[str],
     ) -> tuple[KeyColumn, ...]:
-        """Choose what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
+        """Return what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
         if alias and alias not in gone:
             return (KeyColumn(name=alias, collation="", exact=True),)
         declared = {row[1]: row[2] for row in info}
@@ -269,13 +269,13 @@ class Dictionary:
         return tuple(columns), tuple(untyped)
 
     def _own_collations(self, table: str, columns: Seq[str]) -> list[str]:
-        """Return the collations that the columns were declared with: no pragma tells, but an index takes them over."""
+        """Return the declared collations of the columns. No pragma shows them, but a scratch index inherits them."""
         (sql,) = self._connection.execute(statement("dictionary", "table_sql"), (table,)).fetchone()
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
             try:
                 scratch.execute(sql)
                 scratch.execute(f"CREATE INDEX venus_probe ON {quoted(table)} ({', '.join(map(quoted, columns))})")
-            except sqlite3.Error:  # a function or collation of the application's: then nothing is known
+            except sqlite3.Error:  # the table uses a function or collation of the application
                 return []
             return [row[2] for row in scratch.execute(statement("dictionary", "index_columns"), ("venus_probe",))]
 
@@ -305,7 +305,7 @@ class Dictionary:
     def _foreign_key(self, table: str, number: int, rows: list[tuple[str, str, str | None]]) -> ForeignKey:
         referred = next((n for n in self._flags if n.lower() == rows[0][0].lower()), rows[0][0])
         to = [t for _, _, t in rows if t is not None]
-        if not to:  # REFERENCES parent: its primary key is meant
+        if not to:  # REFERENCES without columns refers to the primary key
             info = self._rows("columns", referred)
             to = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
         return ForeignKey(
@@ -318,12 +318,12 @@ class Dictionary:
 
 
 def _is_exact(declared: str, collation: str) -> bool:
-    """Say whether equal means identical; without a declared type 1 equals 1.0, under NOCASE a equals A."""
+    """Return whether equal values are identical. Without a declared type 1 equals 1.0; under NOCASE a equals A."""
     return collation == "BINARY" and affinity(declared) is not Affinity.BLOB
 
 
 def _is_over_key(index: UniqueIndex, key: tuple[KeyColumn, ...]) -> bool:
-    """Say whether rows that collide here have the same key; under another collation they need not."""
+    """Return whether rows that collide in this index have the same key; under another collation they may not."""
     same_columns = bool(key) and index.columns == tuple(k.name for k in key)
     return same_columns and all(k.collation in ("", c) for k, c in zip(key, _collations(index), strict=True))
 
@@ -338,7 +338,7 @@ def _free_rowid_name(info: Rows) -> str:
 
 
 def numbered(schema: TableSchema, number_max: int) -> tuple[TableSchema, int]:
-    """Give the columns that have no field number the next ones; a number is never given twice."""
+    """Assign the next field numbers to columns that have none. A number is never reused."""
     columns = []
     for column in schema.columns:
         number_max += not column.number
@@ -349,8 +349,8 @@ def numbered(schema: TableSchema, number_max: int) -> tuple[TableSchema, int]:
 def keeping_renamed(schema: TableSchema, known: Mapping[str, Column], order: tuple[Column, ...]) -> TableSchema:
     """Give a renamed column its old number.
 
-    SQLite appends new columns and closes up after a dropped one: with as many columns as before, an unknown name in
-    the place of one that has gone is that column.
+    SQLite appends new columns and closes the gap of a dropped one. If the number of columns is unchanged, an unknown
+    name in the position of a missing one is that column, renamed.
     """
     if len(schema.columns) != len(order):
         return schema

@@ -1,4 +1,4 @@
--- What SQLite says about itself. Everything here only reads.
+-- Queries of SQLite's dictionary. All of them only read.
 
 -- objects --
 -- Tables, views, triggers and indexes of the file, without SQLite's own.
@@ -29,7 +29,7 @@ WHERE l."unique" ORDER BY l.origin <> 'pk', l.name;
 SELECT cid, name, coll FROM pragma_index_xinfo(?, 'main') WHERE "key" ORDER BY seqno;
 
 -- index_collations --
--- A table is not readable without the collation of each of its indexes.
+-- A connection can read a table only if it knows the collation of each of its indexes.
 SELECT DISTINCT x.coll FROM pragma_index_list(?, 'main') AS l, pragma_index_xinfo(l.name, 'main') AS x WHERE x."key";
 
 -- foreign_keys --

@@ -1,7 +1,7 @@
-"""Takes the terms and the condition out of a CREATE INDEX statement. Pure.
+"""Terms and conditions in the text of CREATE INDEX and CREATE TABLE. Pure.
 
-SQLite's pragmas name an index's columns, but of an expression or a partial index they only say that it is one; the
-text is needed to find the rows that REPLACE would remove through it.
+SQLite's pragmas name the columns of an index, but they do not show its expressions or the condition of a partial index.
+Both are needed to find the rows that REPLACE would remove through the index.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 _TOKEN = re.compile(
     r"""
       '(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^\]]*\]   # strings and quoted names
-    | --[^\n]*(?:\n|$) | /\*.*?(?:\*/|$)                                # remarks
+    | --[^\n]*(?:\n|$) | /\*.*?(?:\*/|$)                                # comments
     | [A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*
     | .
     """,
@@ -24,7 +24,7 @@ def _tokens(sql: str) -> list[str]:
 
 
 def _body(sql: str) -> tuple[list[list[str]], list[str]]:
-    """Return the terms between the index's parentheses, and what follows them."""
+    """Return the tokens of each term between the index's parentheses, and the tokens after them."""
     tokens = _tokens(sql)
     start = tokens.index("(")
     depth, terms, current = 0, [], []  # type: ignore[var-annotated]
@@ -42,7 +42,7 @@ def _body(sql: str) -> tuple[list[list[str]], list[str]]:
 
 
 def index_terms(sql: str) -> tuple[str, ...]:
-    """Return the indexed terms without their direction; a COLLATE stays, it is part of the expression."""
+    """Return the indexed terms without ASC and DESC. COLLATE stays, because it is part of the expression."""
     return tuple(_without_direction("".join(term).strip()) for term in _body(sql)[0])
 
 
@@ -70,7 +70,7 @@ def check_texts(sql: str) -> list[tuple[str, str]]:
 
 
 def _balanced(tokens: list[str], opening: int) -> str:
-    """Return what stands between a parenthesis and its partner."""
+    """Return the text between an opening parenthesis and the matching closing one."""
     depth = 0
     for at in range(opening, len(tokens)):
         depth += (tokens[at] == "(") - (tokens[at] == ")")
@@ -80,7 +80,7 @@ def _balanced(tokens: list[str], opening: int) -> str:
 
 
 def names_in(*texts: str) -> set[str]:
-    """Return every name that these expressions mention, unquoted and in lower case; functions are among them."""
+    """Return every name in these expressions, unquoted and in lower case, function names included."""
     tokens = [token for text in texts for token in _tokens(text)]
     return {_unquoted(token).lower() for token in tokens if token[0].isalpha() or token[0] in '_"`[' or token[0] > "~"}
 

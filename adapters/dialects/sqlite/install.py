@@ -1,7 +1,7 @@
-"""Plans what to create and what to remove. Every plan is a list of statements, and execution runs exactly those.
+"""Installation and removal of capture in a SQLite file. A plan lists statements, and a run executes exactly those.
 
-SQLite's DDL is transactional, so an installation happens whole or not at all; and as it holds the write lock, there
-is no transaction that began before it and could end after it unseen.
+SQLite's DDL is transactional, so an installation succeeds as a whole or not at all. It holds the write lock, so no
+other transaction can begin before it and commit after it without firing the triggers.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from venus.errors import Refused
 from venus.migrations import run
 
 _CREATES = re.compile(r"(CREATE|DROP) (TABLE|TRIGGER) \"?(\w+)\"?", re.IGNORECASE)
-#: Rows are counted up to here; a larger table's size is taken from its row numbers.
+#: Rows are counted up to this limit. The size of a larger table is estimated from its row numbers.
 _COUNTED_MAX = 100_000
 
 
 def install_plan(
     dictionary: Dictionary, own_tables: Seq[str], include: Seq[str], exclude: Seq[str]
 ) -> list[InstallStep]:
-    """Return every statement of the installation. `own_tables` = those that VENUS's own tables still need."""
+    """Return every statement of the installation. `own_tables`: the statements that create VENUS's own tables."""
     connection = dictionary.connection
     present = objects(connection)
     captured, out = _registered(connection)
@@ -85,7 +85,7 @@ def install_plan(
 
 
 def _registered(connection: sqlite3.Connection) -> tuple[dict[int, Captured], dict[int, Captured]]:
-    """Return the captured tables, and those that were taken out of capture or are on their way out."""
+    """Return the captured tables, and those that are released or being released."""
     if not registry.installed(connection):
         return {}, {}
     known = registry.read_tables(connection)
@@ -96,7 +96,7 @@ def _registered(connection: sqlite3.Connection) -> tuple[dict[int, Captured], di
 
 
 def _free(table_id: int, taken: Collection[int | None]) -> int:
-    """Return the next number that is in no name of the application's."""
+    """Return the next number that no object name of the application contains."""
     while table_id in taken:
         table_id += 1
     return table_id
@@ -114,7 +114,7 @@ def _what(sql: str) -> str:
 
 
 def _future_heartbeat(own_tables: Seq[str]) -> Found:
-    """Describe VENUS's own heartbeat table before it is there."""
+    """Return VENUS's own heartbeat table as it will be, before it exists."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
         for sql in own_tables:
             scratch.execute(sql)
@@ -134,12 +134,12 @@ def _made_step(found: Found, made: Made, *, exists: bool = False) -> InstallStep
 
 
 def _again(how: Comparison, present: Objects) -> list[InstallStep]:
-    """Return the steps for a table that is captured already: what has vanished is made again."""
+    """Return the steps for a table that is captured already: missing objects are created again."""
     table_id, found = how.captured.schema.table_id, how.found
     if found is None:
         return []
     rebuilt = not how.readable and not how.missing
-    if rebuilt:  # another key: the log is of no use any more
+    if rebuilt:  # the key is different, so the log is useless
         how = replace(how, schema=replace(found.schema, version=how.captured.schema.version + 1))
     made = capture_objects(found, table_id)
     log = log_table(table_id)
@@ -154,14 +154,14 @@ def _again(how: Comparison, present: Objects) -> list[InstallStep]:
     if rebuilt:
         changes.append(registry.new_version(how.schema, how.number_max))
     if gone:
-        what = "another key" if rebuilt else "made again: " + ", ".join(m.name for m in made if m.name in gone)
+        what = "another key" if rebuilt else "created again: " + ", ".join(m.name for m in made if m.name in gone)
         reason = f"changes may have been missed, {what}: read the table again"
         changes.append(registry.set_state(table_id, registry.RESYNC, reason))
     return steps + [_plain(found, sql) for sql in changes]
 
 
 def _take_up(how: Comparison, present: Objects, rows: int) -> list[InstallStep]:
-    """Return the steps that have a released table captured again: in the version that it has now, every row."""
+    """Return the steps that capture a released table again, in its present version and with all its rows."""
     table_id, found = how.captured.schema.table_id, how.found
     assert found is not None
     schema, log = how.schema, log_table(table_id)
@@ -169,10 +169,10 @@ def _take_up(how: Comparison, present: Objects, rows: int) -> list[InstallStep]:
         schema = replace(found.schema, version=how.captured.schema.version + 1)
     made = capture_objects(found, table_id)
     steps = [_plain(found, sql) for sql in stale_objects(present, table_id, made)]
-    if log in present:  # of a removal that was cut off: what is in it is read with the table
+    if log in present:  # left by an interrupted removal; the fill reads the rows that it names
         steps.append(_plain(found, statement("install", "drop_table", log=quoted(log))))
-    there = {m.name for m in made if m.name != log and present.get(m.name, ("", ""))[1] == m.sql}
-    steps += [_made_step(found, m, exists=m.name in there) for m in made]
+    existing = {m.name for m in made if m.name != log and present.get(m.name, ("", ""))[1] == m.sql}
+    steps += [_made_step(found, m, exists=m.name in existing) for m in made]
     if schema.version != how.captured.schema.version:
         steps.append(_plain(found, registry.new_version(schema, how.number_max)))
     return [*steps, _plain(found, registry.take_up(table_id, estimate=rows))]
@@ -183,7 +183,7 @@ def _plain(found: Found, sql: str) -> InstallStep:
 
 
 def estimate(connection: sqlite3.Connection, found: Found) -> int:
-    """Return about how many rows a table has; reads no more than a bounded part of it."""
+    """Return about how many rows a table has, from a bounded part of it."""
     table = f"main.{quoted(found.schema.name)}"
     counted = connection.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {_COUNTED_MAX})").fetchone()[0]
     rowid = found.rowid or (quoted(found.key[0].name) if found.key and not found.key[0].collation else "")
@@ -194,7 +194,7 @@ def estimate(connection: sqlite3.Connection, found: Found) -> int:
 
 
 def uninstall_plan(connection: sqlite3.Connection, own_tables: Seq[str]) -> list[InstallStep]:
-    """Return every statement that takes VENUS out of the file again."""
+    """Return every statement that removes VENUS from the file."""
     names = _names(connection)
     own = registry.read(connection)
     ours = {name: table for name, (table, _) in objects(connection).items() if own.has_numbered(name)}
@@ -219,7 +219,7 @@ def release_plan(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[In
 
 
 def release_steps(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Return the removal of the triggers of these tables, and what the registry says of it."""
+    """Return the steps that remove the triggers of these tables and record it in the registry."""
     captured, out = _registered(connection)
     places = places_of((c.table for c in (captured | out).values()), table_ids)
     present = objects(connection)
@@ -239,7 +239,7 @@ def _triggers(present: Objects, table_id: int) -> list[str]:
 
 
 def log_drops(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Return the removal of the logs of these tables. Raises Refused for one that a trigger writes to."""
+    """Return the steps that remove the logs of these tables. Raises Refused if a trigger writes to one."""
     present = objects(connection)
     refuse_written(
         {i: place for i, place in _names(connection).items() if i in reasons},
@@ -249,7 +249,7 @@ def log_drops(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> lis
 
 
 def _log_drops(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Return the removal of the logs of these tables, and what the registry says of it."""
+    """Return the steps that remove the logs of these tables and record it in the registry."""
     captured, out = _registered(connection)
     places = places_of((c.table for c in (captured | out).values()), reasons)
     present = objects(connection)
@@ -264,7 +264,7 @@ def _log_drops(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> li
 
 
 class Installation:
-    """Plans and carries out, on the connection that writes."""
+    """Planner and executor of installations, on the connection that writes."""
 
     def __init__(self, file: Path, writer: sqlite3.Connection, columns: ColumnChoice = NO_CHOICE) -> None:
         self._file, self._writer, self._columns = file, writer, columns
@@ -284,12 +284,12 @@ class Installation:
         )
 
     def _altering(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-        """Plan and run in one transaction, without capture's taking our statements for somebody's ALTER TABLE."""
+        """Plan and run in one transaction. Capture must not take these statements for the application's DDL."""
         with write_transaction(self._writer, self._file):
             is_noted = registry.installed(self._writer) and refresh.noted(self._writer) == refresh.now(self._writer)
             steps = plan()
             self._execute(steps)
-            if is_noted:  # what came since are our own statements
+            if is_noted:  # all DDL since then is VENUS's own
                 refresh.note(self._writer, refresh.now(self._writer))
         return steps
 
@@ -307,7 +307,7 @@ class Installation:
             return uninstall_plan(self._writer, own_tables)
 
     def uninstall(self) -> list[InstallStep]:
-        """Leave the file's dictionary as it was before, in one transaction."""
+        """Remove everything in one transaction, which restores the dictionary as it was before."""
         with write_transaction(self._writer, self._file):
             steps = uninstall_plan(self._writer, self._own_tables("downgrade"))
             self._execute(steps)
@@ -319,7 +319,7 @@ class Installation:
             return release_plan(self._writer, table_ids)
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Take the triggers of these tables away."""
+        """Remove the triggers of these tables."""
         return self._altering(lambda: release_steps(self._writer, table_ids))
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
@@ -329,7 +329,7 @@ class Installation:
     def _own_tables(self, direction: run.Direction) -> list[str]:
         connection = connect(self._file)
         engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-        # SQLAlchemy's first look at a connection ends its transaction; ours is begun behind it
+        # SQLAlchemy ends the transaction when it first uses a connection, so ours begins after that
         with closing(connection), engine.connect() as borrowed, read_transaction(connection, self._file):
             return run.sql(borrowed, "source", schema=None, direction=direction)
 

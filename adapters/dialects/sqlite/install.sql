@@ -1,9 +1,9 @@
--- What VENUS adds for one captured table. The application's tables are not altered: a trigger notes the key of each
--- changed row in a log table, in the application's own transaction, and nothing else (capture.md 7).
+-- What VENUS adds for one captured table. The application's tables are not altered. A trigger logs the key of each
+-- changed row in the application's own transaction, and does nothing else (capture.md 7).
 
 -- log_table --
--- No AUTOINCREMENT, which would leave sqlite_sequence behind: the newest consumed row is never purged, so a number is
--- not given twice. The key columns have no type, so that they keep the storage class.
+-- AUTOINCREMENT would leave sqlite_sequence behind. Numbers are not reused without it, because the newest consumed row
+-- is never purged. The key columns have no type, so that they keep the storage class.
 CREATE TABLE {log} (seq INTEGER PRIMARY KEY, op TEXT NOT NULL, {log_columns});
 
 -- insert --

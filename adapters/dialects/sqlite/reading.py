@@ -1,6 +1,6 @@
-"""Rows of one captured table become sections: SQL text, bounded reading, canonical text, packed bytes.
+"""Rows of one captured table as sections: SQL text, bounded reading, canonical text, packed bytes.
 
-In a row's path this lies between the snapshot and the batches; from here on nobody sees SQLite's values any more.
+This step lies between the snapshot and the batches. Later steps see no values of SQLite.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from venus.model import Kind, LogicalType
 
 Row = tuple[Any, ...]
 
-#: Rows fetched at a time where one may be large: what is held can exceed a section's limit by so many rows at most.
+#: Rows fetched at a time where a row may be large: a section exceeds its limit by at most this many rows.
 PIECE_ROWS = 16
-#: What a value without a length of its own counts.
+#: Assumed size of a value that has no length of its own.
 VALUE_BYTES = 10
 _UNBOUNDED = (Kind.TEXT, Kind.BYTES, Kind.JSON)
-#: A declared length up to here makes no row large.
+#: A column with a declared length up to this counts as narrow.
 _NARROW_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How one version of a table is read."""
+    """Statements and rules that read one version of a table."""
 
     layout: Layout
     rules: tuple[Rule, ...]
     changes_sql: str
     fill_sql: str
     fill_next_sql: str
-    fill_rest_sql: str  # the next rows up to the end
+    fill_rest_sql: str  # the next rows, up to the end of the fill
     tail_sql: str  # the last rows in key order
     key_may_be_null: bool
     null_key_sql: str  # finds a row whose key is NULL
@@ -54,18 +54,18 @@ class Access:
 
     @property
     def key_count(self) -> int:
-        """How many columns come first in a row."""
+        """How many key columns a row begins with."""
         return self.layout.key_count
 
 
 def access_to(found: Found) -> Access:
-    """Write the statements for a table as it is now."""
+    """Build the statements for a table as it is at present."""
     layout = Layout.of(found.schema)
     key = layout.columns[: layout.key_count]
     others = "".join(f"t.{quoted(c.name)}, " for c in layout.columns[layout.key_count :])
     parts = {"table": f"main.{quoted(found.schema.name)}", "columns": others}
     fill = {**parts, "table_key": ", ".join(f"t.{quoted(c.name)}" for c in key), "rows": "?"}
-    # SQLite compares a row of several columns through their index only if no collation is spelt out.
+    # SQLite compares a row of several columns through their index only if no collation is named.
     places = [_collated(f"t.{quoted(k.name)}", "" if k.is_own else k.collation) for k in found.key]
     order, backwards = ", ".join(places), ", ".join(f"{column} DESC" for column in places)
     marks = ", ".join("?" * len(key))
@@ -76,7 +76,7 @@ def access_to(found: Found) -> Access:
         changes_sql=_changes_sql(found, parts, is_there=f"t.{quoted(key[0].name)} IS NOT NULL"),
         fill_sql=statement("cut", "fill", **fill, order=order, after=""),
         fill_next_sql=statement("cut", "fill", **fill, order=order, after=f"WHERE {behind}"),
-        # NULL in a key is behind nothing, and must be found
+        # a NULL in a key compares as neither greater nor less, and must still be found
         fill_rest_sql=statement("cut", "fill", **fill, order=order, after=f"WHERE {behind} AND ({behind}) IS NOT TRUE"),
         tail_sql=statement("cut", "fill", **fill, order=backwards, after=""),
         key_may_be_null=bool(found.key_may_be_null),
@@ -88,9 +88,9 @@ def access_to(found: Found) -> Access:
 
 
 def _changes_sql(found: Found, parts: Mapping[str, str], *, is_there: str) -> str:
-    """Write what joins a table with its log: each key once, whatever was written to it."""
+    """Build the query that joins a table with its log: each key once, however often it was written."""
     logged = [f"k{n}" for n in range(1, len(found.key) + 1)]
-    # 1 and 1.0 are one group unless the storage class is part of it
+    # 1 and 1.0 fall into one group unless the storage class is part of the grouping
     classes = [f"typeof({k})" for k, column in zip(logged, found.key, strict=True) if not column.exact]
     collated = [_collated(f"t.{quoted(k.name)}", k.collation) for k in found.key]
     identical = [
@@ -119,7 +119,7 @@ def _collated(column: str, collation: str) -> str:
 
 
 class Rows:
-    """A statement's rows, taken in portions of bounded weight."""
+    """The rows of a statement, taken in portions of bounded size."""
 
     def __init__(self, cursor: sqlite3.Cursor, access: Access) -> None:
         self._cursor = cursor
@@ -128,7 +128,7 @@ class Rows:
         self.ended = False
 
     def take(self, *, rows_max: int, bytes_max: int) -> list[Row]:
-        """Return the next rows, at least one unless the statement has ended."""
+        """Return the next rows: at least one, unless the statement has ended."""
         rows: list[Row] = []
         weight = 0
         while not self.ended and len(rows) < rows_max and weight < bytes_max:
@@ -146,7 +146,7 @@ class Rows:
 
 
 def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
-    """Turn rows (key, other columns, is there, only inserted) into sections within the limit, tombstones first.
+    """Convert rows (key, other columns, exists, only inserted) to sections within the limit, tombstones first.
 
     Raises UnfitRow.
     """
@@ -203,13 +203,13 @@ def _name_unfit(access: Access, column: int, values: Row, rows: list[Row]) -> No
 
 
 def key_for_people(access: Access, row: Row) -> str:
-    """Name a row."""
+    """Return the key of a row as text for messages."""
     names = (c.name for c in access.layout.columns)
     return ", ".join(f"{name}={value!r}" for name, value in zip(names, row[: access.key_count], strict=False))
 
 
 def _divided(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
-    """Cut a section that came out heavier than it looked into ones within the limit; a single row stays whole."""
+    """Divide a section that is larger than estimated into sections within the limit. A single row stays whole."""
     if section.nbytes <= bytes_max or section.count == 1:
         yield section
         return
@@ -235,7 +235,7 @@ def _part(packed: Packed, offsets: Any, start: int, end: int) -> Packed:
 
 
 def key_of(row: Row, key_count: int) -> list[Any]:
-    """Return the key of a row with the storage class of each value, for a cursor."""
+    """Return the key of a row, with the storage class of each value, for a cursor."""
     return [_tagged(value) for value in row[:key_count]]
 
 
@@ -246,7 +246,7 @@ def _tagged(value: Any) -> list[Any]:
 
 
 def fill_from(access: Access, cursor: bytes) -> tuple[str, list[Any]]:
-    """Return what reads the next rows, and what is bound in front of their number."""
+    """Return the statement that reads the next rows, and its parameters without the number of rows."""
     if not cursor:
         return access.fill_sql, []
     place = Place.read(cursor)

@@ -1,7 +1,12 @@
-"""Compares a captured table in the dictionary with its registered version, and says what has to happen. Reads only.
+"""Comparison of a captured table with its registered version, and with the dictionary that capture saw last.
 
-Ordinary DDL of the application is never hindered: what it breaks is noticed here, said, and mended by
-`venus install-triggers` (VENUS 3.2: a table's description travels with its rows).
+VENUS never blocks the application's DDL. The comparison detects and reports what DDL breaks, and
+`venus install-triggers` repairs it (VENUS 3.2: a table's description travels with its rows).
+
+No trigger fires for a column that is dropped and added again, for two that trade names, or for another expression of a
+generated column. Two things do change: the text of CREATE TABLE, which ALTER TABLE edits, and `schema_version`, which
+every DDL statement raises by one. Dropping and adding may end in the same text, but needs two statements
+(capture.md 7).
 """
 
 from __future__ import annotations
@@ -19,16 +24,16 @@ from venus.adapters.dialects.sqlite.triggers import Made, capture_objects, log_t
 from venus.codec.schema import fingerprint
 from venus.model import TableSchema
 
-#: Name of a table or trigger -> the table it belongs to and its text.
+#: Name of a table or trigger -> its table and its text.
 Objects = dict[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How a registered table stands."""
+    """A registered table compared with the dictionary."""
 
     captured: Captured
-    found: Found | None  # None: gone
+    found: Found | None  # None: the table is gone
     readable: bool
     schema: TableSchema  # the registered version, or the next one
     number_max: int
@@ -37,28 +42,28 @@ class Comparison:
 
     @property
     def is_new_version(self) -> bool:
-        """Whether rows of the table now look different."""
+        """Whether the table has another version than the registered one."""
         return self.schema.version != self.captured.schema.version
 
     @property
     def needs_fill(self) -> bool:
-        """Whether rows that are there already have values that were never shipped: new, renamed, retyped columns."""
+        """Whether existing rows have values that were never shipped: new, renamed or retyped columns."""
         before = {c.number: (c.name, c.type) for c in self.captured.schema.columns}
         return any(before.get(c.number) != (c.name, c.type) for c in self.schema.columns)
 
     @property
     def differs(self) -> bool:
-        """Whether anything has to be stored."""
+        """Whether the registry must be updated."""
         return self.is_new_version or (bool(self.reason) and self.captured.table.state == "ACTIVE")
 
 
 def objects(connection: sqlite3.Connection) -> Objects:
-    """Return what the dictionary has, by name."""
+    """Return the objects of the dictionary by name."""
     return {name: (table, sql) for _, name, table, sql in connection.execute(statement("dictionary", "objects"))}
 
 
 def compare(dictionary: Dictionary, captured: Captured, present: Objects) -> Comparison:
-    """Say how a registered table stands."""
+    """Compare a registered table with the dictionary. Reads only."""
     known = captured.schema
     unchanged = Comparison(captured=captured, found=None, readable=False, schema=known, number_max=captured.number_max)
     if known.name not in dictionary:
@@ -88,9 +93,9 @@ def compare(dictionary: Dictionary, captured: Captured, present: Objects) -> Com
 def _reason(missing: tuple[Made, ...], found: Found) -> str:
     if missing:
         names = ", ".join(m.name for m in missing)
-        return f"changes may have been missed, {names} not there or altered: run `venus install-triggers`"
+        return f"changes may have been missed, {names} missing or altered: run `venus install-triggers`"
     if found.untyped:
-        return f"column {found.untyped[0]} has no type and no values to tell it by, and is left out"
+        return f"column {found.untyped[0]} has no declared type and no values that decide it, and is left out"
     return ""
 
 
@@ -101,7 +106,7 @@ def key_numbers(schema: TableSchema) -> list[int]:
 
 
 def stale_objects(present: Objects, table_id: int, made: list[Made]) -> list[str]:
-    """Return statements that drop what stands in the way: triggers of this id that are not as they should be."""
+    """Return the statements that drop outdated triggers of this table."""
     wanted = {m.name: m.sql for m in made}
     suffix = f"_{table_id:05}"
     return [
@@ -112,25 +117,25 @@ def stale_objects(present: Objects, table_id: int, made: list[Made]) -> list[str
     ]
 
 
-#: VACUUM, ANALYZE and what edits other objects raise the number and leave all names as they were.
+#: VACUUM, ANALYZE and changes of other objects raise schema_version without changing any name.
 _UNEXPLAINED_MAX = 1
-#: One statement renames or drops such a table with all that belong to it.
+#: One statement renames or drops a table of these kinds together with all that belong to it.
 _SEVERAL_AT_ONCE = ("virtual", "shadow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The dictionary at one moment."""
+    """A summary of the dictionary at one moment."""
 
     version: int
-    #: Of everything that has a text, by type and name: how many columns it has, 0 if it is no table.
+    #: Number of columns of every object that has a text, by type and name; 0 if it is not a table.
     columns: dict[str, int] = field(default_factory=dict)
-    #: A digest of each table's text.
+    #: Digest of each table's text.
     texts: dict[str, str] = field(default_factory=dict)
 
 
 def now(connection: sqlite3.Connection) -> Look:
-    """Look at the dictionary; open a transaction around it."""
+    """Read the summary of the dictionary. The caller opens the transaction."""
     kinds = {name: kind for name, kind, *_ in connection.execute(statement("dictionary", "tables"))}
     look = Look(version=int(connection.execute(statement("dictionary", "schema_version")).fetchone()[0]))
     for kind, name, _, sql in connection.execute(statement("dictionary", "objects")).fetchall():
@@ -150,32 +155,32 @@ def _object(kind: str, name: str) -> str:
 
 
 def noted(connection: sqlite3.Connection) -> Look | None:
-    """Return the look that was noted last; an installation of an older version has none."""
+    """Return the summary that was stored last; None if an older version installed capture."""
     row = connection.execute(statement("registry", "look")).fetchone()
     return Look(**json.loads(row[0])) if row and row[0] else None
 
 
 def note(connection: sqlite3.Connection, look: Look) -> None:
-    """Keep a look, beside the fingerprint of VENUS's own table, which nobody reads: older versions go on working."""
+    """Store a summary in the fingerprint column of the heartbeat table. Older versions ignore it and still work."""
     connection.execute(statement("registry", "note_look"), (json.dumps(asdict(look)),))
 
 
 def altered(before: Look | None, look: Look, table: str) -> bool:
-    """Say whether ALTER TABLE may have given rows of a table other values. When in doubt, it has."""
+    """Return whether ALTER TABLE may have changed values in rows of a table. In doubt the answer is True."""
     this = _object("table", table)
     if before is None or this not in before.columns or this not in look.columns:
         return False
     gone = before.columns[this] - look.columns[this]
     own = look.version - before.version - _elsewhere(before, look, this)
     if gone > 0:
-        return own != gone  # with one more, what is left may have another column's name
+        return own != gone  # with one statement more, a remaining column may have the name of a dropped one
     return before.texts[this] != look.texts[this] or not 0 <= own <= _UNEXPLAINED_MAX
 
 
 def _elsewhere(before: Look, look: Look, this: str) -> int:
-    """Return how many statements at least went to other objects.
+    """Return the least number of statements that changed other objects.
 
-    One makes at most one name or gives it another number of columns, and one drops or renames at most one table.
+    One statement creates one name or changes its number of columns, and one drops or renames one table, at most.
     """
     made = sum(before.columns.get(name) != width for name, width in look.columns.items() if name != this)
     dropped = sum(width > 0 and name not in look.columns for name, width in before.columns.items())

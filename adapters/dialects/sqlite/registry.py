@@ -1,4 +1,8 @@
-"""The registry at the source: which tables are captured, how far, and the checkpoint row (VENUS 3.3)."""
+"""The registry of captured tables and the checkpoint row at a SQLite source (VENUS 3.3).
+
+The registry also decides which objects in the file are VENUS's own: log tables and triggers carry the number of a
+registered table. A name alone proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +27,28 @@ _COLUMNS = {"table_id", "schema_wire", "fingerprint", "state"}
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """The numbers of the captured tables; installations happen whole or not at all, so they are complete."""
+    """VENUS's own objects, by the numbers of the registered tables. Installations are atomic, so none is missing."""
 
     numbers: Collection[int]
 
     def has(self, name: str) -> bool:
-        """Whether VENUS has made the table or trigger of this name."""
+        """Return whether VENUS created the table or trigger of this name."""
         return bool(_FIXED.fullmatch(name)) or self.has_numbered(name)
 
     def has_numbered(self, name: str) -> bool:
-        """Whether it is a log table or a trigger of a captured table."""
+        """Return whether this is the name of a log table or a trigger of a registered table."""
         found = _NUMBERED.fullmatch(name)
         return found is not None and int(found[1]) in self.numbers
 
 
 def number_in(name: str) -> int | None:
-    """Return the number that a name would have if it were VENUS's."""
+    """Return the table number in a name of the form that VENUS uses; None if it has another form."""
     found = _NUMBERED.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def read(connection: sqlite3.Connection) -> Owned:
-    """Look into the registry, if there is one."""
+    """Read which objects are VENUS's own; none if there is no registry."""
     columns = {row[1] for row in connection.execute("PRAGMA main.table_info('venus_captured_table')")}
     if not columns >= _COLUMNS:
         return Owned(frozenset())
@@ -71,12 +75,12 @@ class Captured:
 
 
 def installed(connection: sqlite3.Connection) -> bool:
-    """Say whether VENUS's tables are there."""
+    """Return whether VENUS's own tables exist."""
     return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'venus_captured_table'").fetchone())
 
 
 def require_installed(connection: sqlite3.Connection, what: object) -> None:
-    """Raise NotInstalled if there is nothing to capture from."""
+    """Raise NotInstalled if VENUS is not installed in the file."""
     if not installed(connection):
         raise NotInstalled(f"{what}: VENUS is not installed here", hint="run `venus install-triggers`")
 
@@ -87,9 +91,9 @@ def read_tables(connection: sqlite3.Connection, *, released: bool = False) -> di
 
 
 def row_counts(connection: sqlite3.Connection, *, count: bool) -> dict[int, int]:
-    """Return how many rows the captured tables have, by number; unless it may `count`, as of the last ANALYZE."""
-    there = {name for (name,) in connection.execute(statement("registry", "tables_there"))}
-    names = {i: c.schema.name for i, c in read_tables(connection).items() if c.schema.name in there}
+    """Return the row counts of the captured tables by number: counted if `count`, else as of the last ANALYZE."""
+    existing = {name for (name,) in connection.execute(statement("registry", "tables_there"))}
+    names = {i: c.schema.name for i, c in read_tables(connection).items() if c.schema.name in existing}
     if count:
         sql = {i: statement("survey", "count", table=quoted(name)) for i, name in names.items()}
         return {i: int(connection.execute(text).fetchone()[0]) for i, text in sql.items()}
@@ -119,7 +123,7 @@ def _highest(schema: TableSchema) -> int:
 
 
 def states(connection: sqlite3.Connection) -> dict[int, tuple[str, int]]:
-    """Return state and watermark of each table."""
+    """Return the state and the watermark of each table."""
     return {row[0]: (row[1], row[2]) for row in connection.execute(statement("registry", "states"))}
 
 
@@ -156,29 +160,29 @@ def set_state(table_id: int, state: str, reason: str) -> str:
 
 
 def take_up(table_id: int, *, estimate: int) -> str:
-    """Return the statement that has a released table captured again, and read as a whole."""
+    """Return the statement that captures a released table again and restarts its fill."""
     return statement("registry", "take_up", table_id=literal(table_id), estimate=literal(estimate))
 
 
 def log_is_new(table_id: int) -> str:
-    """Return the statement that begins a new log from its first row."""
+    """Return the statement that resets the watermark for a new log."""
     return statement("registry", "log_is_new", table_id=literal(table_id))
 
 
 def restart_fill(connection: sqlite3.Connection, table_id: int) -> None:
-    """Have the whole table read again."""
+    """Restart the fill of a table."""
     connection.execute(statement("registry", "restart_fill"), (table_id,))
 
 
 def start_over(connection: sqlite3.Connection, captured: Captured, version: int) -> None:
-    """Have a fill that begins end in a sweep, and make this the version of its table unless it has a higher one."""
+    """Make the fill end in a sweep, and raise the version of the table to this one unless it is higher already."""
     connection.execute(statement("registry", "sweep"), (captured.schema.table_id,))
     if captured.schema.version < version:
         connection.execute(new_version(replace(captured.schema, version=version), captured.number_max))
 
 
 def advance_fill(connection: sqlite3.Connection, before: FillState, after: FillState) -> None:
-    """Store how far a fill has come, unless somebody has restarted it meanwhile."""
+    """Store the progress of a fill, unless it was restarted meanwhile."""
     connection.execute(
         statement("registry", "advance_fill"),
         {
@@ -201,22 +205,22 @@ def read_state(connection: sqlite3.Connection) -> SourceState:
 
 
 def check_epoch(connection: sqlite3.Connection, epoch: Epoch) -> None:
-    """Raise Fenced if another instance has raised the epoch, WentBack if it is lower; the caller has the write lock."""
+    """Raise Fenced if another instance raised the epoch, WentBack if it is lower. The caller holds the write lock."""
     held = read_state(connection).epoch
     if held < epoch:
-        raise WentBack(f"the source is at epoch {held}, and was at {epoch}: it was restored")
+        raise WentBack(f"the source is at epoch {held}, but was at {epoch}: it was restored")
     if held != epoch:
         raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
 
 
 def add_batches(connection: sqlite3.Connection, batches: Iterable[BatchRecord]) -> None:
-    """Insert the rows that make half messages decidable."""
+    """Insert the batch rows by which half messages are decided."""
     rows = [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
     connection.executemany(statement("registry", "add_batch"), rows)
 
 
 def read_batch(connection: sqlite3.Connection, number: BatchNo) -> BatchRecord | None:
-    """Return a batch if its local transaction is in the file."""
+    """Return a batch if its local transaction was committed, else None."""
     row = connection.execute(statement("registry", "batch"), (number,)).fetchone()
     if row is None:
         return None

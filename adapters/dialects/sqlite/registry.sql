@@ -1,4 +1,4 @@
--- VENUS's own tables at a SQLite source; migrations/versions creates them.
+-- VENUS's own tables at a SQLite source. migrations/versions creates them.
 
 -- tables --
 SELECT table_id, schema_wire, state, coalesce(reason, ''), coalesce(fill_cursor, x''), fill_rows, fill_estimate,
@@ -9,13 +9,13 @@ FROM venus_captured_table WHERE (state = 'RELEASED') = ? ORDER BY table_id;
 SELECT name FROM venus_captured_table;
 
 -- sign --
--- All that may change of a registered table; its columns do so with the fingerprint.
+-- Everything of a registered table that may change. A change of its columns changes the fingerprint.
 SELECT table_id, substr(fingerprint, 1, instr(fingerprint || ' ', ' ') - 1), state, reason, fill_cursor, fill_rows,
        fill_estimate, fill_done, sweep_from
   FROM venus_captured_table ORDER BY table_id;
 
 -- look --
--- What capture has seen of the dictionary, behind the fingerprint of VENUS's own table (seen.py).
+-- The summary of the dictionary that capture saw last, after the fingerprint of the heartbeat table (refresh.py).
 SELECT substr(fingerprint, instr(fingerprint || ' ', ' ') + 1) FROM venus_captured_table WHERE name = 'venus_heartbeat';
 
 -- note_look --
@@ -42,25 +42,26 @@ UPDATE venus_captured_table SET state = {state}, reason = {reason} WHERE table_i
 UPDATE venus_captured_table SET log_through = 0 WHERE table_id = {table_id};
 
 -- restart_fill --
--- What was shipped before has lower Sequences: a sweep finds the rows that are gone. Nothing shipped, nothing to sweep.
+-- Rows shipped before have lower Sequences, so a sweep finds those that are gone. A table of which nothing was shipped
+-- needs no sweep.
 UPDATE venus_captured_table
 SET fill_cursor = NULL, fill_rows = 0, fill_done = 0,
     sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus_checkpoint)
 WHERE table_id = ?;
 
 -- sweep --
--- Although nothing that is known here was shipped of it.
+-- Forces a sweep even if the source has no record of shipped rows.
 UPDATE venus_captured_table SET sweep_from = max(sweep_from, 1) WHERE table_id = ?;
 
 -- take_up --
--- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
+-- Rows of a released table that were shipped before may be gone since, so the table is swept.
 UPDATE venus_captured_table
 SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_rows = 0, fill_done = 0, log_through = 0,
     fill_estimate = {estimate}, sweep_from = (SELECT next_sequence FROM venus_checkpoint)
 WHERE table_id = {table_id};
 
 -- advance_fill --
--- Only from where this chunk began: a restart that an operator ordered in between stands.
+-- Applies only if the fill is still where this chunk began, so that an operator's restart is kept.
 UPDATE venus_captured_table
 SET fill_cursor = :cursor, fill_rows = :rows_done, fill_done = :done, sweep_from = :sweep_from
 WHERE table_id = :table_id AND coalesce(fill_cursor, x'') = :was_cursor AND fill_rows = :was_rows
@@ -91,14 +92,14 @@ SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus_batch W
 UPDATE venus_heartbeat SET beat_at = ? WHERE id = 1;
 
 -- beat_again --
--- Somebody has deleted the row.
+-- The heartbeat row was deleted.
 INSERT INTO venus_heartbeat (id, beat_at) VALUES (1, ?);
 
 -- log_end --
 SELECT coalesce(max(seq), 0) FROM {log};
 
 -- purge --
--- A bounded piece; the newest consumed row stays, so that its number is not given again.
+-- Removes a bounded piece. The newest consumed row stays, so that its number is not reused.
 DELETE FROM {log} WHERE seq < min({through}, (SELECT min(seq) FROM {log}) + {rows});
 
 -- log_start --
@@ -111,5 +112,5 @@ SELECT name FROM sqlite_master WHERE type = 'table';
 SELECT count(*) FROM sqlite_master WHERE name = 'sqlite_stat1';
 
 -- row_counts --
--- The first figure of each line is the number of rows.
+-- The first number in `stat` is the number of rows.
 SELECT tbl, max(CAST(stat AS INTEGER)) FROM sqlite_stat1 GROUP BY tbl;

@@ -1,7 +1,7 @@
 """SQLite as a source: the dialect contract over one file (VENUS 3.1).
 
-Two connections: the reader holds a cut's snapshot, the writer does everything else in short transactions. Reading
-works in every journal mode; only with WAL does it not delay the application, which `check` says and nothing sets.
+There are two connections. The reader holds the snapshot of a cut; the writer does everything else in short
+transactions. Reading works in every journal mode, but only with WAL does it not delay the application.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
 
 def open_source(settings: Settings) -> SqliteSource:
-    """Open the file that the settings name."""
+    """Open the file in the settings."""
     return SqliteSource(file_of(settings.source.url.get_secret_value()), ColumnChoice.of(settings))
 
 
-#: In a larger file rows are not counted: that reads all of an index.
+#: Rows are counted in files up to this size only, because counting reads a whole index.
 COUNT_BYTES_MAX = 64 << 20
 
 
@@ -90,26 +90,24 @@ class SqliteSource:
         self._installation = Installation(file, self._writer, columns)
         self._purger = Purger()
         self._accesses: dict[int, Access] = {}
-        #: The dictionary's number for which `_accesses` are right.
+        #: The schema_version for which `_accesses` are valid.
         self._schema_version: int | None = None
         self._compared_at = 0
-        #: A cut takes a dictionary of which nothing is noted as it is; a comparison never does.
-        self._looked = False
-        #: The file's number at which every log was found empty.
+        #: Whether a comparison was made. A cut alone accepts a dictionary of which no summary is stored.
+        self._has_compared = False
+        #: The data_version at which every log was empty.
         self._empty_at: int | None = None
         self._halts = Halts()
         self._left = LeftAt()
         self._identity = identity(file)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._reader.close()
         self._writer.close()
 
     # -- dictionary and installation ---------------------------------------------------------------------
 
     def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
-        """Read the dictionary."""
         with read_transaction(self._writer, self._file):
             dictionary = Dictionary(self._writer, self._columns)
             known = {}
@@ -119,11 +117,9 @@ class SqliteSource:
             return [numbered(dictionary.table(n, known.get(n)).schema, 0)[0] for n in names]
 
     def table_names(self) -> list[str]:
-        """Return every table and view of the application."""
         return [spellings(name)[1] for name in self._names()]
 
     def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
-        """Return the tables that the patterns choose and the registry does not have."""
         with read_transaction(self._writer, self._file):
             if not registry.installed(self._writer):
                 return []
@@ -135,7 +131,6 @@ class SqliteSource:
             return [UncapturedTable(name=spellings(n)[1], obstacle=dictionary.obstacle(n)) for n in names]
 
     def unmatched(self, patterns: Seq[str]) -> list[str]:
-        """Return the patterns that choose none of these."""
         return choosing_nothing(patterns, map(spellings, self._names()))
 
     def _names(self) -> list[str]:
@@ -144,93 +139,77 @@ class SqliteSource:
         return [*names, *(other.name for other in others)]
 
     def numberings(self) -> list[Numbering]:
-        """Return the counters of the captured tables."""
         with read_transaction(self._writer, self._file):
             tables = registry.read_tables(self._writer) if registry.installed(self._writer) else {}
             return structure.numberings(self._writer, [c.schema for c in tables.values()])
 
     def other_objects(self) -> list[OtherObject]:
-        """Return the application's views and triggers."""
         with read_transaction(self._writer, self._file):
             return structure.others(self._writer)
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-        """Look for what is missing or cannot be carried."""
         with read_transaction(self._writer, self._file):
             return list(check(self._writer, self._file, self._columns, include, exclude))
 
     def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Return every statement of the installation."""
         return self._installation.install_plan(include, exclude)
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing, in one transaction."""
         self._schema_version = None
         return self._installation.install(include, exclude)
 
     def uninstall_plan(self) -> list[InstallStep]:
-        """Return every statement of the removal."""
         return self._installation.uninstall_plan()
 
     def uninstall(self) -> list[InstallStep]:
-        """Leave the file's dictionary as it was before, in one transaction."""
         self._schema_version = None
         return self._installation.uninstall()
 
     def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Return every statement that takes these tables out of capture."""
         return self._installation.release_plan(table_ids)
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Take the triggers of these tables away."""
         self._schema_version = None
         return self._installation.release(table_ids)
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
-        """Remove the logs of these tables."""
         self._schema_version = None
         return self._installation.drop_logs(reasons)
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
-        """Return what is not there yet as text."""
         return plain_script(steps, removal=removal)
 
     # -- the registry and the checkpoint row ---------------------------------------------------------------
 
     def registered(self) -> list[RegisteredTable]:
-        """Return the captured tables."""
         with read_transaction(self._writer, self._file):
             if not registry.installed(self._writer):
                 return []
             return [c.table for c in registry.read_tables(self._writer).values()]
 
     def released(self) -> list[RegisteredTable]:
-        """Return the tables that were taken out of capture."""
         with read_transaction(self._writer, self._file):
             if not registry.installed(self._writer):
                 return []
             return [c.table for c in registry.read_tables(self._writer, released=True).values()]
 
     def row_counts(self) -> dict[int, int]:
-        """Count where the file is small; else say what ANALYZE has found, where it was run."""
+        """Count the rows of a small file. For a larger one, return the figures of the last ANALYZE, if any."""
         with read_transaction(self._writer, self._file):
             if not registry.installed(self._writer):
                 return {}
             return registry.row_counts(self._writer, count=self._file.stat().st_size <= COUNT_BYTES_MAX)
 
     def registry_sign(self) -> str:
-        """Return what changes with the registry."""
         with read_transaction(self._writer, self._file):
             return repr(self._writer.execute(statement("registry", "sign")).fetchall())
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
-        """Store what an operator or the adapter says of a table."""
         with write_transaction(self._writer, self._file):
             if not self._writer.execute(registry.set_state(table_id, state, reason)).rowcount:
                 raise _unknown(table_id)
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
-        """Leave a table out until it has been written to."""
         with write_transaction(self._writer, self._file):
             registry.check_epoch(self._writer, epoch)
             captured = registry.read_tables(self._writer).get(table_id)
@@ -241,7 +220,7 @@ class SqliteSource:
                 self._writer.execute(registry.set_state(table_id, registry.PAUSED, reason))
 
     def restart_fill(self, table_id: int) -> None:
-        """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
+        """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
         with write_transaction(self._writer, self._file):
             captured = registry.read_tables(self._writer).get(table_id)
             if captured is None:
@@ -254,16 +233,15 @@ class SqliteSource:
         self.restart_fill(table_id)
         with write_transaction(self._writer, self._file):
             registry.start_over(self._writer, registry.read_tables(self._writer)[table_id], version)
-        self._looked, self._schema_version = False, None  # what it reads by has the version of before
+        self._has_compared, self._schema_version = False, None  # `_accesses` have the previous version
 
     def state(self) -> SourceState:
-        """Return the checkpoint row."""
         with read_transaction(self._writer, self._file):
             registry.require_installed(self._writer, self._file)
             return registry.read_state(self._writer)
 
     def raise_epoch(self, epoch: Epoch) -> SourceState:
-        """Fence older instances; the write lock waits for their local transaction."""
+        """Fence older instances. Taking the write lock waits for their local transaction."""
         with write_transaction(self._writer, self._file):
             registry.require_installed(self._writer, self._file)
             held = registry.read_state(self._writer)
@@ -274,28 +252,27 @@ class SqliteSource:
             return replace(held, epoch=epoch)
 
     def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-        """Look batches up under the write lock: no local transaction is half done then."""
+        """Look up batches under the write lock, which excludes local transactions in progress."""
         with write_transaction(self._writer, self._file):
             found = (registry.read_batch(self._writer, number) for number in numbers)
             return {record.batch_no: record for record in found if record is not None}
 
     def beat(self) -> None:
-        """Change the heartbeat row."""
         with write_transaction(self._writer, self._file):
             if not self._writer.execute(statement("registry", "beat"), (_now_us(),)).rowcount:
                 self._writer.execute(statement("registry", "beat_again"), (_now_us(),))
 
     def own_lacking(self) -> list[OwnLack]:
-        return []  # a file has no privileges but its own
+        return []  # SQLite has no privileges besides those of the file
 
     def locked(self) -> dict[str, str]:
         return {}
 
     def blocked_by(self) -> str:
-        return ""  # nothing does
+        return ""  # no open transaction holds up capture
 
     def backlog(self) -> dict[int, tuple[int, int]]:
-        """Return how many log rows wait; nothing blocks, because a transaction that has ended is visible at once."""
+        """Return the number of waiting log rows. The age is 0: a committed transaction is visible at once."""
         with read_transaction(self._writer, self._file):
             tables = registry.states(self._writer)
             return {t: (max(0, self._log_end(self._writer, t) - through), 0) for t, (_, through) in tables.items()}
@@ -308,10 +285,10 @@ class SqliteSource:
     # -- capture ---------------------------------------------------------------------------------------------
 
     def refresh_schemas(self) -> list[TableSchema]:
-        """Compare the dictionary with the registry if it has changed; try tables again that halted at a row."""
+        """Compare the dictionary with the registry if it has changed, and retry tables that halted at a row."""
         with read_transaction(self._writer, self._file):
             registry.require_installed(self._writer, self._file)
-            is_known = self._looked and schema_version(self._writer) == self._schema_version
+            is_known = self._has_compared and schema_version(self._writer) == self._schema_version
             if is_known and not self._any_paused():
                 return []
             found = self._compare_all()
@@ -328,10 +305,10 @@ class SqliteSource:
                 refresh.note(self._writer, look)
                 for table in retried:
                     self._writer.execute(registry.set_state(table.schema.table_id, *state_before(table)))
-                found = self._compare_all()  # under the lock: what comes behind it has not been looked at
+                found = self._compare_all()  # under the lock, so that later changes are compared next time
         known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
         self._adopt(found)
-        self._looked = True
+        self._has_compared = True
         return [c.schema for c in found if (c.schema.table_id, c.schema.version) not in known]
 
     def _any_paused(self) -> bool:
@@ -346,12 +323,12 @@ class SqliteSource:
         return compare(Dictionary(self._writer, self._columns), captured, objects(self._writer))
 
     def _corrected(self, found: list[Comparison]) -> list[RegisteredTable]:
-        """Return the tables that halted at a row and have been written to since: the row may be right now."""
+        """Return the tables that halted at a row and were written to since: that may have corrected the row."""
         halted = [(c.captured.schema.table_id, c.captured.table) for c in found if is_halted(c.captured.table)]
         return [t for table_id, t in halted if self._halts.may_go_on(table_id, self._log_end(self._writer, table_id))]
 
     def _has_lost_rows(self, how: Comparison) -> bool:
-        """Whether the log ends before its watermark: the newest consumed row is never purged."""
+        """Return whether the log ends before its watermark. VENUS never purges the newest consumed row."""
         table_id = how.captured.schema.table_id
         return how.readable and self._log_end(self._writer, table_id) < how.captured.log_through
 
@@ -363,14 +340,14 @@ class SqliteSource:
                 registry.restart_fill(self._writer, table_id)
         if self._has_lost_rows(how):
             log = log_table(table_id)
-            reason = f"changes were missed: somebody has removed rows from {log}, read the table again"
+            reason = f"changes were missed: rows were removed from {log}, read the table again"
             self._writer.execute(registry.set_state(table_id, registry.RESYNC, reason))
             self._writer.execute(statement("registry", "consumed"), (self._log_end(self._writer, table_id), table_id))
         elif how.reason and how.captured.table.state == registry.ACTIVE:
             self._writer.execute(registry.set_state(table_id, registry.RESYNC, how.reason))
 
     def _adopt(self, found: list[Comparison]) -> None:
-        """Read from now on by this dictionary."""
+        """Use the tables of this comparison for the next cuts."""
         self._accesses = {c.schema.table_id: access_to(c.found) for c in found if c.readable and c.found is not None}
         self._purger.expect({c.captured.schema.table_id for c in found})
         self._schema_version = self._compared_at
@@ -380,9 +357,9 @@ class SqliteSource:
         return False
 
     def open_cut(self, fills: Seq[FillState]) -> SqliteCut | None:
-        """Open a snapshot, unless nothing has been committed since every log was found empty."""
+        """Open a snapshot, unless nothing was committed since every log was empty."""
         if identity(self._file) != self._identity:
-            raise WentBack(f"{self._file}: another file has this name now, or none: it was replaced")
+            raise WentBack(f"{self._file}: the file was replaced or removed")
         with translated(self._file):
             version = changes_seen(self._reader)
             if version == self._empty_at and not fills:
@@ -437,17 +414,17 @@ class SqliteSource:
         )
 
     def _accept_dictionary(self) -> None:
-        """Read by the dictionary as it is if the registry agrees with it. Raises SchemaChanged if it does not."""
+        """Use the dictionary as it is if it agrees with the registry. Raises SchemaChanged if it does not."""
         registry.require_installed(self._reader, self._file)
         with read_transaction(self._writer, self._file):
             found = self._compare_all()
             unnoted = refresh.noted(self._writer) not in (None, refresh.now(self._writer))
         if unnoted or any(c.differs for c in found) or schema_version(self._reader) != self._compared_at:
-            raise SchemaChanged(f"{self._file}: the dictionary is not what the registry says any more")
+            raise SchemaChanged(f"{self._file}: the dictionary differs from the registry")
         self._adopt(found)
 
     def _purge(self) -> None:
-        """Remove a piece of what was consumed while there is nothing else to do."""
+        """Purge a piece of the consumed log rows while there is no other work."""
         if self._purger.has_work:
             with write_transaction(self._writer, self._file):
                 watermarks = {t: through for t, (_, through) in registry.states(self._writer).items()}

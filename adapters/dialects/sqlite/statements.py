@@ -1,4 +1,4 @@
-"""The SQL of the SQLite source."""
+"""SQL statements of the SQLite source."""
 
 from __future__ import annotations
 

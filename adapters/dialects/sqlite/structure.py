@@ -1,7 +1,7 @@
-"""What a SQLite table is besides its rows: checks, indexes, actions of foreign keys, defaults (VENUS 3.4).
+"""Structure of a SQLite table: checks, indexes, actions of foreign keys, defaults (VENUS 3.4).
 
-All of it in words that mean the same in PostgreSQL; what has none is listed with the reason. SQLite keeps checks only
-in the text of CREATE TABLE, so that text is read.
+Everything is expressed in SQL that means the same in PostgreSQL. What has no equal is listed with the reason. SQLite
+keeps checks only in the text of CREATE TABLE, so they are parsed from it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_ACTION = ("NO ACTION", "RESTRICT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRow:
-    """A row of table_xinfo, and what was made of its default."""
+    """A row of table_xinfo, with its default as standard SQL."""
 
     name: str
     default: str
@@ -35,7 +35,7 @@ class ColumnRow:
 
 
 def completed(connection: sqlite3.Connection, schema: TableSchema, rows: Seq[ColumnRow], sql: str) -> TableSchema:
-    """Return the schema with everything that is no row; `sql` is the text of its CREATE TABLE."""
+    """Return the schema with its checks, indexes and actions; `sql` is the text of its CREATE TABLE."""
     left: list[LeftOut] = list(_columns_left_out(rows))
     checks: list[Check] = []
     texts = check_texts(sql)
@@ -70,13 +70,13 @@ def _action(word: str) -> str:
 
 
 def _collations(connection: sqlite3.Connection, table: str, sql: str) -> dict[str, str]:
-    """Return each column's own collation. No pragma tells, but an index of a scratch copy takes them over."""
+    """Return the collation of each column. No pragma shows it, but an index on a scratch copy inherits it."""
     names = [row[0] for row in _rows(connection, "column_names", table)]
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
         try:
             scratch.execute(sql)
             scratch.execute(f"CREATE INDEX venus_probe ON {quoted(table)} ({', '.join(map(quoted, names))})")
-        except sqlite3.Error:  # a function or collation of the application's: nothing is known, so nothing is exact
+        except sqlite3.Error:  # a function or collation of the application: no column counts as exact
             return dict.fromkeys(names, "")
         return {row[1]: row[2] for row in scratch.execute(statement("dictionary", "index_columns"), ("venus_probe",))}
 
@@ -102,7 +102,7 @@ def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
 
 
 def _index(connection: sqlite3.Connection, row: tuple[Any, ...], facts: dict[str, Fact]) -> Index:
-    """Return an index; raise NotPortableError for one that has no equal."""
+    """Return an index as the target can create it. Raises NotPortableError if it has no equal."""
     name, unique, origin, sql = row
     texts = index_terms(sql) if sql else ()
     where = index_where(sql) if sql else ""
@@ -122,7 +122,7 @@ def _index(connection: sqlite3.Connection, row: tuple[Any, ...], facts: dict[str
 
 
 def _term(column: str | None, text: str, collation: str, facts: dict[str, Fact], *, unique: bool) -> str:
-    """Return one indexed term. A collation decides what is unique; for finding rows it makes no difference."""
+    """Return one indexed term. Its collation matters for uniqueness, not for finding rows."""
     if column is None:
         return portable_term(text, GRAMMAR, facts)
     if column.lower() not in facts:

@@ -1,4 +1,4 @@
--- What a SQLite table is besides its rows, and what else is in the file. Everything here only reads.
+-- Structure of a SQLite table and the other objects of the file. All queries only read.
 
 -- secondary_indexes --
 -- origin: pk, u (a UNIQUE constraint) or c (CREATE INDEX).
@@ -17,7 +17,7 @@ SELECT name FROM pragma_table_xinfo(?, 'main') ORDER BY cid;
 SELECT DISTINCT id, on_update, on_delete FROM pragma_foreign_key_list(?, 'main') ORDER BY id;
 
 -- numberings --
--- Only AUTOINCREMENT keeps a counter; every other rowid follows the largest one there is.
+-- Only AUTOINCREMENT keeps a counter. Every other rowid follows the largest existing one.
 SELECT name, seq FROM main.sqlite_sequence ORDER BY name;
 
 -- has_numberings --
@@ -27,7 +27,7 @@ SELECT count(*) FROM main.sqlite_master WHERE name = 'sqlite_sequence';
 SELECT type, name, coalesce(sql, '') FROM main.sqlite_master WHERE type IN ('view', 'trigger') ORDER BY type, name;
 
 -- other_spellings --
--- Rows whose parent has another spelling than they have themselves, and the first of them.
+-- The number of rows whose parent is spelled differently, and an example.
 SELECT count(*), min(c.{column}), min(p.{referred})
   FROM (SELECT * FROM {child} LIMIT {rows}) AS c JOIN {parent} AS p ON {match} WHERE {differ}
 

@@ -1,4 +1,4 @@
-"""`venus assess` at a SQLite file: rows are counted, sizes come from its pages, nobody counts changes. Reads only."""
+"""`venus assess` at a SQLite file: counts rows and adds up pages; SQLite counts no changes. Reads only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler,
 from venus.config import Settings
 
 PACE = Pace(row_us=1.5, value_us=0.55, kib_us=4.0, trigger_us=25.0, log_row_bytes=15)
-#: In a larger file the pages of each table are not added up: it takes a reading of the whole file.
+#: The pages of each table are added up in files up to this size only, because that reads the whole file.
 PAGES_BYTES_MAX = 1 << 30
-NO_CHANGES = "change rate: SQLite counts no changes; watch one working day, or ask those who know the application"
+NO_CHANGES = "change rate: SQLite counts no changes; measure one working day, or ask the developers of the application"
 
 
 def survey(settings: Settings, asked: Asked) -> Survey:
-    """Look at the file that the settings name."""
+    """Survey the file in the settings."""
     file = file_of(settings.source.url.get_secret_value())
     with closing(connect(file)) as connection, read_transaction(connection, file):
         names = chosen(table_names(connection)[0], asked.include, asked.exclude)
@@ -55,8 +55,8 @@ def _pages(connection: sqlite3.Connection, file: Path) -> tuple[dict[tuple[str, 
             found[table, kind] += int(size)
         if rows is not None:
             return found, []
-        why = "adding its pages up reads the whole file"
-    return {}, [f"size of each table: {why}; the file as a whole has {nbytes / (1 << 20):,.0f} MiB"]
+        why = "adding up its pages reads the whole file"
+    return {}, [f"size of each table: {why}; the whole file has {nbytes / (1 << 20):,.0f} MiB"]
 
 
 def _size(connection: sqlite3.Connection, name: str, pages: dict[tuple[str, str], int]) -> Size:

@@ -1,4 +1,4 @@
--- What `venus assess` asks of a SQLite file. Everything here only reads.
+-- Queries of `venus assess` at a SQLite file. All of them only read.
 
 -- count --
 SELECT count(*) FROM {table};
@@ -7,7 +7,7 @@ SELECT count(*) FROM {table};
 SELECT * FROM {table} LIMIT {rows};
 
 -- pages --
--- Reads the whole file, and is not part of every SQLite.
+-- Reads the whole file. Not every build of SQLite has dbstat.
 SELECT s.name, m.tbl_name, m.type, sum(s.pgsize)
   FROM dbstat AS s JOIN main.sqlite_master AS m ON m.name = s.name
  GROUP BY s.name, m.tbl_name, m.type;

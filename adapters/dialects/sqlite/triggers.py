@@ -1,7 +1,7 @@
-"""Writes the log table and the triggers of one captured table. Pure: text from what the dictionary said.
+"""The log table and the triggers of one captured table, as statements. Pure.
 
-Whether a key has changed is a question of identity, not of equality: under NOCASE a equals A, without a declared type
-1 equals 1.0, and in both cases the target has another row.
+A key has changed if it is not identical, even if it is equal: under NOCASE a equals A, and without a declared type
+1 equals 1.0, but the target has two rows in both cases.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from venus.adapters.dialects.sqlite.statements import statement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A table or trigger of VENUS, with the statement that makes it as sqlite_master keeps it."""
+    """A table or trigger of VENUS, with its CREATE statement as sqlite_master stores it."""
 
     kind: str  # table or trigger
     name: str
@@ -34,13 +34,13 @@ def log_columns(count: int) -> str:
 
 
 def same(left: str, right: str, key: KeyColumn) -> str:
-    """Return the condition that two values of a key column are the same value, not only equal."""
+    """Return the condition that two values of a key column are identical, not only equal."""
     identical = f"{left} IS {right} COLLATE BINARY"
     return identical if key.exact else f"{identical} AND typeof({left}) = typeof({right})"
 
 
 def capture_objects(found: Found, table_id: int) -> list[Made]:
-    """Return everything to make for a table, in order."""
+    """Return the log table and the triggers of a table, in the order of creation."""
     log = log_table(table_id)
     made = [Made(kind="table", name=log, sql=_filled("log_table", found, log))]
     for block, letter in (("insert", "i"), ("key_change", "k"), ("update", "u"), ("delete", "d")):
@@ -75,11 +75,11 @@ def _filled(block: str, found: Found, log: str, **parts: str) -> str:
 
 
 def _collisions(found: Found) -> list[tuple[str, str]]:
-    """Return for each way to collide: the condition on a row x that would go, and when an UPDATE may cause it."""
+    """Return for each way to collide: the condition on a row x that REPLACE removes, and when an UPDATE may do so."""
     ways = []
     for index in found.unique:
         if index.is_key and all(k.exact for k in found.key):
-            continue  # the victim has the new row's own key, which is noted anyway
+            continue  # the removed row has the new row's own key, which is logged anyway
         ways.append(_through(index, found))
     if found.rowid:
         ways.append((f"x.{found.rowid} = NEW.{found.rowid}", f"OLD.{found.rowid} <> NEW.{found.rowid}"))
@@ -94,8 +94,8 @@ def _through(index: UniqueIndex, found: Found) -> tuple[str, str]:
         ]
         moved = [f"NOT (OLD.{quoted(c)} IS NEW.{quoted(c)} COLLATE BINARY)" for c in index.columns]
         return " AND ".join(equal), " OR ".join(moved)
-    # Expressions name columns without saying of which row: for the old rows they mean x, for the new one its values
-    # under the same names.
+    # Expressions name columns without a row. For existing rows they refer to x; for the new row, to its values, which
+    # the subquery offers under the same names.
     used = names_in(*index.terms, index.where)
     columns = [c.name for c in found.schema.columns if c.name.lower() in used]
     values = ", ".join(f"NEW.{quoted(name)} AS {quoted(name)}" for name in columns)

@@ -1,8 +1,10 @@
-"""Declared types of SQLite as logical types.
+"""Declared types and defaults of SQLite as logical types and standard SQL.
 
-SQLite believes no declaration: a type name only gives a column an *affinity* (sqlite.org/datatype3.html 3.1), and
-neither widths nor ranges are enforced. VENUS takes the declaration for what the target is to have, and checks every
-value against it (values.py). A name that says nothing, or none at all, is settled by what the column holds.
+SQLite does not enforce declarations: a type name only gives a column an *affinity* (sqlite.org/datatype3.html 3.1), and
+neither widths nor ranges are checked. VENUS gives the target the declared type and checks every value against it
+(values.py). If the declaration names no type, or an unknown one, the content of the column decides.
+
+Only defaults that mean the same in every database are carried. The others are left out; the rows bring their values.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _NUMERIC = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 _TEXTUAL = (Kind.TEXT, Kind.CHAR)
-#: SQLite's clock is that of UTC; elsewhere a session has a time zone.
+#: SQLite's clock is in UTC; in other databases a session has a time zone.
 _NOW = {
     (Kind.TIMESTAMP, "CURRENT_TIMESTAMP"): "(CURRENT_TIMESTAMP AT TIME ZONE 'UTC')",
     (Kind.TIMESTAMPTZ, "CURRENT_TIMESTAMP"): "CURRENT_TIMESTAMP",
@@ -27,7 +29,7 @@ _TRUE_FALSE = {"0": "false", "1": "true", "FALSE": "false", "TRUE": "true"}
 
 
 def portable_default(default: str | None, logical: LogicalType) -> str:
-    """Return the default as standard SQL, or nothing."""
+    """Return the default as standard SQL, empty if it has no portable form."""
     text = (default or "").strip()
     if logical.kind in _NUMERIC:
         return text if _NUMBER.fullmatch(text) else ""
@@ -44,7 +46,7 @@ _PRECISION_MAX = 1000
 
 
 class Affinity(Enum):
-    """What SQLite makes of a value on its way into a column."""
+    """How SQLite converts a value that it stores in a column."""
 
     TEXT = "TEXT"
     NUMERIC = "NUMERIC"
@@ -87,7 +89,7 @@ def _decimal(precision: int, scale: int) -> LogicalType:
     return LogicalType(kind=Kind.DECIMAL, precision=precision, scale=scale)
 
 
-#: Names that mean something; INTEGER itself is 64 bits wide in SQLite, whatever it is elsewhere.
+#: Type names with a meaning of their own. INTEGER is not among them: it is 64 bits wide in SQLite.
 _NAMED: dict[str, LogicalType | Callable[[int, int], LogicalType]] = {
     "TINYINT": LogicalType(kind=Kind.INT, length=2),
     "SMALLINT": LogicalType(kind=Kind.INT, length=2),
@@ -114,14 +116,14 @@ _NAMED: dict[str, LogicalType | Callable[[int, int], LogicalType]] = {
     "BINARY": BYTES,
     "BYTEA": BYTES,
 }
-#: Where no name decides, the affinity does; NUMERIC and "no type" say too little.
+#: Types by affinity, where the name does not decide. NUMERIC and "no type" are ambiguous.
 _BY_AFFINITY: dict[Affinity, LogicalType | Callable[[int, int], LogicalType]] = {
     Affinity.INTEGER: INT,
-    # CHAR(n) too: SQLite pads nothing, so a target that pads would change the value.
+    # CHAR(n) too: SQLite does not pad, and a target that pads would change the value.
     Affinity.TEXT: _sized(Kind.TEXT),
     Affinity.REAL: FLOAT,
 }
-#: Storage classes that together are one type.
+#: Sets of storage classes that form one type.
 _BY_CONTENT: dict[frozenset[str], LogicalType] = {
     frozenset({"integer"}): INT,
     frozenset({"real"}): FLOAT,
@@ -132,7 +134,7 @@ _BY_CONTENT: dict[frozenset[str], LogicalType] = {
 
 
 def declared_type(declared: str) -> LogicalType | None:
-    """Return the logical type of a declaration, or None if it does not say."""
+    """Return the logical type of a declaration, or None if it names none."""
     match = _DECLARED.match(declared.upper())
     name, first, second, rest = match.groups() if match else (declared.upper(), None, None, "")
     words = " ".join(f"{name} {rest}".split())
@@ -147,5 +149,5 @@ def declared_type(declared: str) -> LogicalType | None:
 
 
 def content_type(storage_classes: Set[str]) -> LogicalType | None:
-    """Return the logical type of a column by the storage classes in it, or None if they are no one type."""
+    """Return the logical type of a column by its storage classes, or None if they do not form one type."""
     return _BY_CONTENT.get(frozenset(storage_classes) - {"null"})

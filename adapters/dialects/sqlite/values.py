@@ -1,7 +1,7 @@
-"""Values as SQLite stores them become canonical text (protos/venus/wire/change.proto), or do not fit.
+"""Conversion of stored SQLite values to canonical text (protos/venus/wire/change.proto).
 
-SQLite stores any value in any column, so each one is looked at; one that its column's logical type cannot hold
-exactly is never altered, it raises `DoesNotFit`. The rules where SQLite leaves room:
+SQLite stores any value in any column, so every value is checked. A value that the column's logical type cannot hold
+exactly is never altered; it raises `DoesNotFit`. Rules for values with several interpretations:
 
 - a REAL in a DECIMAL(p, s) column is the decimal that SQLite itself prints for it, 15 digits: 0.1 + 0.2 is 0.30;
 - a BOOLEAN is 0 or 1, or the text t, f, true, false;
@@ -9,8 +9,8 @@ exactly is never altered, it raises `DoesNotFit`. The rules where SQLite leaves 
   a zone is applied. Numbers are refused: seconds, milliseconds and Julian days look alike;
 - a UUID is text, with hyphens or without, or 16 bytes.
 
-In a key only one spelling of each value is taken, because two rows that SQLite tells apart must not become one: of a
-moment it is the one without a zone.
+A key accepts only one spelling of each value, because two rows that SQLite distinguishes must not become one. For a
+date and time it is the spelling without a zone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TIME = re.compile(_CLOCK, re.ASCII)
 _MOMENT = re.compile(rf"(\d{{4}})-(\d\d)-(\d\d)(?:[ T]{_CLOCK})?(?: ?(Z|[+-]\d\d:\d\d))?", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HEX32 = re.compile(r"[0-9a-fA-F]{32}")
-#: Texts that are canonical as they stand, a line each: nearly always the whole column, seen in one call.
+#: Texts that are canonical already, one a line: one match nearly always accepts a whole column.
 _LEAP_YEAR = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _PLAIN_DATE = (
     r"(?!0000)(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
@@ -48,9 +48,9 @@ _DATES, _CLOCKS, _MOMENTS = (
     re.compile(rf"(?:{line}\n)++", re.ASCII) for line in (_PLAIN_DATE, _PLAIN_CLOCK, f"{_PLAIN_DATE} {_PLAIN_CLOCK}")
 )
 _MICROSECOND_DIGITS = 6
-#: What SQLite's own conversion from REAL to text keeps.
+#: Digits that SQLite's own conversion from REAL to text keeps.
 _REAL_DIGITS = 15
-#: PostgreSQL writes numbers from here on with an exponent, Python only from 1e16 on.
+#: PostgreSQL writes numbers from this one up with an exponent, Python from 1e16.
 _EXPONENT_FROM = 1e15
 
 
@@ -60,10 +60,10 @@ class DoesNotFit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How the values of one column are written: `fast` for the storage class expected, `other` for the rest."""
+    """Conversion of one column's values: `fast` for the expected storage classes, `other` for the rest."""
 
     expected: frozenset[type]
-    fast: Callable[[Any], Text] | None  # None = as it is
+    fast: Callable[[Any], Text] | None  # None: the value is canonical already
     other: Callable[[Any], Text]
     plain: re.Pattern[str] | None = None  # lines that need no change
 
@@ -76,7 +76,7 @@ class Rule:
         return self.other(value)
 
     def texts(self, values: Sequence[Stored]) -> Sequence[Text | None]:
-        """Return the canonical texts of many values; raises DoesNotFit if one of them has none."""
+        """Return the canonical texts of many values. Raises DoesNotFit if one of them has none."""
         classes = set(map(type, values))
         nulls = type(None) in classes
         if not classes - {type(None)} <= self.expected:
@@ -96,16 +96,16 @@ def _are_lines(values: Sequence[Stored], pattern: re.Pattern[str]) -> bool:
 
 
 def rule_of(column: Column, *, in_key: bool) -> Rule:
-    """Return how a column's values are written."""
+    """Return the conversion of a column's values."""
     make = _RULES.get(column.type.kind)
     if make is None:
         raise UnsupportedType(f"column {column.name}: no rule for {column.type.kind.name} in SQLite")
     return make(column.type, in_key)
 
 
-def _refuse(wanted: str, value: Stored) -> Text:
-    shown = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}[type(value)]
-    raise DoesNotFit(f"{shown} {_shown(value)} is no {wanted}")
+def _refuse(expected: str, value: Stored) -> Text:
+    storage_class = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}[type(value)]
+    raise DoesNotFit(f"{storage_class} {_shown(value)} is no {expected}")
 
 
 def _shown(value: Stored) -> str:
@@ -132,7 +132,7 @@ def _int_rule(logical: LogicalType, in_key: bool) -> Rule:
 
 
 def float_text(value: float) -> str:
-    """Return the shortest text that reads back equal, spelt as PostgreSQL does."""
+    """Return the shortest text that reads back equal, in PostgreSQL's notation."""
     text = repr(value)
     if text.endswith("inf"):
         return "Infinity" if value > 0 else "-Infinity"
@@ -153,7 +153,7 @@ def _float_rule(logical: LogicalType, in_key: bool) -> Rule:
 
 
 def _any_decimal(value: float) -> Text:
-    """Write a number that has no declared scale: all of its digits, without exponent."""
+    """Return a number without a declared scale: all of its digits, without an exponent."""
     if isinstance(value, int):
         return str(value)
     text = float_text(value)
@@ -165,8 +165,8 @@ def _printed(value: float) -> Decimal:
 
 
 def _decimal_rule(logical: LogicalType, in_key: bool) -> Rule:
-    wanted = f"DECIMAL({logical.precision},{logical.scale})" if logical.precision else "number"
-    refuse = partial(_refuse, wanted)
+    expected = f"DECIMAL({logical.precision},{logical.scale})" if logical.precision else "number"
+    refuse = partial(_refuse, expected)
     if not logical.precision:
         return _rule((int, float), _any_decimal, refuse)
     scale, limit = logical.scale, 10 ** (logical.precision - logical.scale)
@@ -177,7 +177,7 @@ def _decimal_rule(logical: LogicalType, in_key: bool) -> Rule:
             return f"{value}{zeros}" if -limit < value < limit else refuse(value)
         text = f"{value:.{scale}f}"
         fits = isfinite(value) and abs(value) < limit
-        # Where the exact digits do not end at the scale, those that SQLite prints must.
+        # If the exact digits do not end at the scale, the digits that SQLite prints must.
         if fits and (float(text) == value or (not in_key and _printed(value) == Decimal(text))):
             return text
         return refuse(value)
@@ -198,12 +198,12 @@ def _bytes_rule(logical: LogicalType, in_key: bool) -> Rule:
 
 
 def _bool_rule(logical: LogicalType, in_key: bool) -> Rule:
-    spelt = {"t": "t", "true": "t", "f": "f", "false": "f"}
+    texts = {"t": "t", "true": "t", "f": "f", "false": "f"}
     refuse = partial(_refuse, "boolean")
 
     def other(value: Stored) -> Text:
-        known = spelt.get(value.lower()) if isinstance(value, str) and not in_key else None
-        return known or refuse(value)
+        boolean = texts.get(value.lower()) if isinstance(value, str) and not in_key else None
+        return boolean or refuse(value)
 
     return _rule(int, lambda v: "ft"[v] if v in (0, 1) else refuse(v), other)
 
@@ -223,7 +223,7 @@ def _date_rule(logical: LogicalType, in_key: bool) -> Rule:
 
 
 def _fraction(digits: str | None) -> int | None:
-    """Return microseconds, None if there are finer digits."""
+    """Return the microseconds, None if there are finer digits."""
     digits = (digits or "").rstrip("0")
     return int(digits.ljust(_MICROSECOND_DIGITS, "0")) if len(digits) <= _MICROSECOND_DIGITS else None
 
@@ -248,7 +248,7 @@ def _time_rule(logical: LogicalType, in_key: bool) -> Rule:
 
 
 def _moment(value: str) -> str | None:
-    """Return a date and time in UTC, None if it is none."""
+    """Return a date and time in UTC, None if the text is not one."""
     match = _MOMENT.fullmatch(value)
     if match is None:
         return None
@@ -300,7 +300,7 @@ def _uuid_rule(logical: LogicalType, in_key: bool) -> Rule:
 
 def _json_rule(logical: LogicalType, in_key: bool) -> Rule:
     def other(value: Stored) -> Text:
-        # NUMERIC affinity has made a number of a text that was one
+        # NUMERIC affinity converts a text that is a number
         if isinstance(value, int):
             return str(value)
         return repr(value) if isinstance(value, float) and abs(value) != float("inf") else _refuse("JSON text", value)

@@ -1,4 +1,4 @@
-"""A SQLite file as a side of a comparison (see dialects/verifying.py): rows are read, checksums are computed here."""
+"""A SQLite file as one side of a comparison (see dialects/verifying.py). VENUS reads rows and computes checksums."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import Kind, LogicalType, Sequence
 
-#: Rows in memory at once; they are compared slice by slice anyway.
+#: Rows in memory at once.
 PIECE_ROWS = 20_000
 SECTION_BYTES = 1 << 30
-#: Keys asked for with one statement: each is a condition of its own, and its values are parameters.
+#: Keys in one statement. Each is a condition with its values as parameters.
 KEYS_AT_ONCE = 200
 
 
 class SqliteReader(ReadsRows):
-    """One connection that reads, and writes nothing but the log."""
+    """One connection that reads rows and writes only to the log."""
 
     def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE) -> None:
         self._file = file
@@ -68,7 +68,7 @@ class SqliteReader(ReadsRows):
             return [c.table for c in (captured | registry.read_tables(self._connection, released=True)).values()]
 
     def _access(self, subject: Subject) -> Access:
-        """Return how the table is read; the dictionary is read once, and again if it is not what is compared."""
+        """Return the access to a table. The dictionary is read once, and again if the table's version differs."""
         table_id = subject.schema.table_id
         if table_id not in self._accesses:
             dictionary, present = Dictionary(self._connection, self._columns), objects(self._connection)
@@ -82,7 +82,7 @@ class SqliteReader(ReadsRows):
             raise AnotherTable.instead_of(subject)
         return access
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- tables and sizes -------------------------------------------------------------------------------------------
 
     def estimate(self, subject: Subject) -> int:
         with reading(self._connection, self._file):
@@ -130,39 +130,40 @@ class SqliteReader(ReadsRows):
                 f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"
             ) from unfit
 
-    # -- what waits --------------------------------------------------------------------------------------------------
+    # -- the log --------------------------------------------------------------------------------------------------
 
     def next_sequence(self) -> Sequence:
         with reading(self._connection, self._file):
             return registry.read_state(self._connection).next_sequence
 
     def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
-        """Compare as stored values: what is not yet captured is little, and it is all read."""
+        """Return the keys with unconsumed log rows. Reads all such rows, and compares keys as stored values."""
         table_id, width = subject.schema.table_id, len(subject.schema.key)
         text = statement("verify", "waiting", keys=log_columns(width), log=quoted(log_table(table_id)))
         with reading(self._connection, self._file):
             logged = {tuple(row) for row in self._connection.execute(text, (table_id,))}
-        wanted = {_stored_key(subject, key): key for key in keys}
-        return {wanted[row] for row in logged & wanted.keys()}
+        by_stored = {_stored_key(subject, key): key for key in keys}
+        return {by_stored[row] for row in logged & by_stored.keys()}
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
-        """Log the keys as they are stored, where the rows are there: 1 and 1.0 are two keys for a log."""
+        """Log the keys as the existing rows store them: 1 and 1.0 are two keys in a log."""
         width = len(subject.schema.key)
         names = ", ".join(f"t.{quoted(name)}" for name in subject.schema.key)
         log = quoted(log_table(subject.schema.table_id))
         text = statement("verify", "touch", log=log, keys=log_columns(width), marks=", ".join("?" * width))
         with write_transaction(self._connection, self._file):
-            there: list[tuple[Any, ...]] = []
+            existing: list[tuple[Any, ...]] = []
             for first in range(0, len(keys), KEYS_AT_ONCE):
                 where, values = _keyed(subject, keys[first : first + KEYS_AT_ONCE])
                 find = statement("verify", "stored_keys", keys=names, table=_table(subject), where=where)
-                there += self._connection.execute(find, values).fetchall()
-            absent = {_stored_key(subject, key) for key in keys} - set(there)  # equal numbers are equal in Python too
-            self._connection.executemany(text, [*there, *absent])
+                existing += self._connection.execute(find, values).fetchall()
+            # numbers that are equal in SQLite are equal in Python too
+            absent = {_stored_key(subject, key) for key in keys} - set(existing)
+            self._connection.executemany(text, [*existing, *absent])
 
 
 def open_reader(settings: Settings) -> SqliteReader:
-    """Open the file that the settings name."""
+    """Open the file in the settings."""
     return SqliteReader(file_of(settings.source.url.get_secret_value()), ColumnChoice.of(settings))
 
 
@@ -171,7 +172,7 @@ def _table(subject: Subject) -> str:
 
 
 def _keyed(subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
-    """Return the condition that a row has one of these keys, and its values."""
+    """Return the condition that a row has one of these keys, and its parameters."""
     one = "(" + " AND ".join(f"t.{quoted(name)} = ?" for name in subject.schema.key) + ")"
     return " OR ".join([one] * len(keys)), [value for key in keys for value in _stored_key(subject, key)]
 
@@ -182,7 +183,7 @@ def _stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
 
 
 def _stored(kind: LogicalType, form: str) -> Any:
-    """Return the value that SQLite stores for a form; in a key each value has one spelling (values.py)."""
+    """Return the value that SQLite stores for a form. In a key each value has one spelling (values.py)."""
     match kind.kind:
         case Kind.INT:
             return int(form)

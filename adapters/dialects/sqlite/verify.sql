@@ -1,5 +1,5 @@
--- What verification reads of a SQLite file, in one read transaction. Checksums are computed by VENUS itself: the file
--- lies on this machine, and SQLite has no digest of its own.
+-- What verification reads of a SQLite file, in one read transaction. VENUS computes the checksums, because SQLite has no
+-- digest function.
 
 -- rows --
 SELECT {columns}, 1, 0 FROM {table} AS t WHERE {where}{limit}
@@ -19,5 +19,5 @@ SELECT DISTINCT {keys} FROM {log} WHERE seq > (SELECT log_through FROM venus_cap
 SELECT {keys} FROM {table} AS t WHERE {where}
 
 -- touch --
--- As if the application had changed these rows: the next cut reads them as they are.
+-- Logs these rows as if the application had changed them. The next cut reads them as they are.
 INSERT INTO {log} (op, {keys}) VALUES ('U', {marks})
