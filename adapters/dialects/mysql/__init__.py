@@ -1,4 +1,4 @@
-"""MariaDB and MySQL."""
+"""MariaDB and MySQL as a source."""
 
 from venus.adapters.dialects.contract import Option
 

@@ -1,7 +1,11 @@
-"""A registered table together with what the dictionary says of it now; capture works on these.
+"""A registered table combined with its entry in the dictionary; capture works on these.
 
-The definition is remembered as the text of SHOW CREATE TABLE: one cheap statement tells in every cut whether a table
-is still what it was when its statements were written.
+Each table keeps the text of SHOW CREATE TABLE. In every cut, one cheap statement shows whether the table still has the
+definition for which its statements were built.
+
+No trigger fires for another expression of a generated column, for a column that is dropped and added again, or for two
+columns that trade names, and InnoDB keeps the table's number. Two things do change: the text of the definition, and the
+time at which the server wrote it (capture.md 6). Both are stored between two comparisons.
 """
 
 from __future__ import annotations
@@ -23,12 +27,12 @@ from venus.model import TableSchema
 
 
 def slot(table_id: int) -> int:
-    """Return where it is kept, beside the number of InnoDB's: older versions look up no such table."""
+    """Return the key under which a definition is stored beside InnoDB's number. Older versions ignore such keys."""
     return -table_id
 
 
 def look(definition: str, written: str) -> str:
-    """Return what to keep of a definition: when it was written, and digests of its columns and of what else it says."""
+    """Return the summary of a definition: when it was written, and digests of its columns and of the rest."""
     lines = [line.rstrip(",") for line in definition.split("\n")]
     columns = [line for line in lines if line.startswith("  `")]
     return f"{written} {_digest(columns)} {_digest([line for line in lines if line not in columns])}"
@@ -39,19 +43,20 @@ def _digest(lines: list[str]) -> str:
 
 
 def other_columns(before: str, now: str) -> bool:
-    """Say whether the columns are declared in another way."""
+    """Return whether the declarations of the columns differ."""
     return bool(before) and _parts(before)[1] != _parts(now)[1]
 
 
 def written_again(before: str, now: str) -> bool:
-    """Say whether the server has written the definition since."""
+    """Return whether the server wrote the definition again since."""
     return bool(before) and _parts(before)[0] != _parts(now)[0]
 
 
 def altered(before: str, now: str, *, moved: bool) -> bool:
-    """Say whether values may be others: columns are declared in another way, or the text shows no ALTER TABLE.
+    """Return whether ALTER TABLE may have changed values.
 
-    A new index or comment shows in the text. `moved`: files were copied or touched, so that their times say nothing.
+    That is so if the columns are declared differently, or if the definition was written again and its text does not
+    show why. A new index or comment shows in the text. `moved`: files were copied, so their times prove nothing.
     """
     unexplained = written_again(before, now) and _parts(before)[2] == _parts(now)[2]
     return other_columns(before, now) or (unexplained and not moved)
@@ -63,29 +68,29 @@ def _parts(look: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """`table` is None when it is gone; `access` is None when it cannot be read in the registered version."""
+    """A captured table. `table` is None if it is gone, `access` if the registered version cannot be read."""
 
     known: Registered
     table: Table | None
-    #: The registered version if it is right, else the one that the table has now.
+    #: The registered version if it is valid, else the present one.
     schema: TableSchema
     definition: str
     access: Access | None
 
     @property
     def table_id(self) -> int:
-        """Its number."""
+        """The number of the table."""
         return self.known.table_id
 
     @property
     def state(self) -> str:
-        """ACTIVE, PAUSED or RESYNC, as it was when the registry was read."""
+        """ACTIVE, PAUSED or RESYNC, as read from the registry."""
         return self.known.table.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Everything that capture knows; right as long as the registry's mark and the definitions are the same."""
+    """Registry and dictionary in memory; valid as long as the registry's mark and the definitions are unchanged."""
 
     captured: tuple[Captured, ...]
     mark: str
@@ -93,7 +98,7 @@ class Loaded:
 
 
 def load(connection: Connection) -> Loaded:
-    """Read registry and dictionary; again if a table was altered meanwhile."""
+    """Read the registry and the dictionary; repeat if a table was altered meanwhile."""
     while True:
         mark = registry.mark(connection)
         known = registry.tables(connection)
@@ -108,7 +113,7 @@ def load(connection: Connection) -> Loaded:
 
 
 def definitions(connection: Connection, tables: Iterable[str]) -> dict[str, str]:
-    """Return how tables are defined; those that are gone are left out."""
+    """Return the definitions of tables by name, without those that are gone."""
     found = {}
     for name in tables:
         place = f"{quoted(connection.address.database)}.{quoted(name)}"
@@ -116,7 +121,7 @@ def definitions(connection: Connection, tables: Iterable[str]) -> dict[str, str]
             found[name] = dictionary.definition(connection, place)
         except DatabaseUnavailable:
             raise
-        except SourceError:  # gone, or turned into something else
+        except SourceError:  # dropped, or replaced by another kind of object
             continue
     return found
 
@@ -133,8 +138,8 @@ def _captured(connection: Connection, known: Registered, table: Table | None, de
 
 
 def _with_hidden_checks(schema: TableSchema, known: TableSchema) -> TableSchema:
-    """Return what the dictionary says with the checks that are registered: they are there, and not shown."""
-    made = {check.name for check in schema.checks}  # of types
+    """Add the registered checks to a schema: the table has checks, but this user may not see them."""
+    made = {check.name for check in schema.checks}  # checks that follow from types
     listed = [left for left in known.left_out if left.what == "check constraint"]
     return replace(
         schema,
@@ -144,17 +149,17 @@ def _with_hidden_checks(schema: TableSchema, known: TableSchema) -> TableSchema:
 
 
 class Marks:
-    """The numbers by which InnoDB knows the tables: TRUNCATE gives a table another one, and so does a rebuild."""
+    """InnoDB's numbers of the tables. TRUNCATE gives a table a new number, and so does a rebuild."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._names: dict[str, str] = {}
         self._query = ""
-        #: Without the privilege PROCESS nothing can be seen; `check` says so.
+        #: Whether this user may see the numbers: that needs the privilege PROCESS, which `check` reports.
         self.visible = True
 
     def now(self) -> dict[str, str]:
-        """Return the marks by table, {} if they cannot be seen. A partitioned table has one for each partition."""
+        """Return the present marks by table, {} if they are hidden. A partitioned table has a number per partition."""
         if not self.visible:
             return {}
         if not self._query:
@@ -175,7 +180,7 @@ class Marks:
         return {table: ",".join(sorted(numbers)) for table, numbers in found.items()}
 
     def of(self, table: str, marks: Mapping[str, str]) -> str:
-        """Return one table's mark, empty if it is not known."""
+        """Return the mark of one table, empty if it is unknown."""
         text = marks.get(self._encoded(table), "")
         return text if len(text) <= 64 else hashlib.sha256(text.encode()).hexdigest()
 
@@ -186,9 +191,9 @@ class Marks:
         return self._names[name]
 
     def stored(self) -> dict[int, str]:
-        """Return the marks that were noted, by table number."""
+        """Return the stored marks by table number."""
         return {int(t): str(m) for t, m in self._connection.rows(statement("registry", "known_marks"))}
 
     def store(self, table_id: int, mark: str) -> None:
-        """Note a mark."""
+        """Store a mark."""
         self._connection.run(statement("registry", "store_mark", table_id=str(table_id), mark=literal(mark)))

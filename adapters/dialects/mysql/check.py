@@ -1,4 +1,9 @@
-"""`venus check` at a MariaDB or MySQL source: what is missing, what cannot be carried, what to know. Reads only."""
+"""`venus check` at a MariaDB or MySQL source: what is missing and what cannot be carried. Reads only.
+
+PostgreSQL compares texts exactly. A row whose foreign key matches only because a collation equates two spellings
+refers to nothing at the target: the load leaves the foreign key unvalidated, and that blocks the cut-over. The source
+accepts the exact spelling too, so the remedy is to store it.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +21,18 @@ from venus.adapters.dialects.mysql.triggers import Circle, reaching
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import Finding, Kind, counted
 
-#: MariaDB 10.3, MySQL 8.0: window of what is tried or documented.
+#: The oldest versions that are tested or documented.
 _VERSION_MIN = {"MariaDB": (10, 3), "MySQL": (8, 0)}
-#: What capture does, by privilege.
+#: Privileges that capture needs.
 NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "TRIGGER", "CREATE TEMPORARY TABLES")
-#: What makes a VIRTUAL column another value at another time, for another user or by chance.
+#: Functions that give a VIRTUAL column another value at another time, for another user, or at random.
 _UNSETTLED = re.compile(
     r"@@|\b(now|current_timestamp|sysdate|localtime|localtimestamp|curdate|current_date|curtime|current_time|utc_\w+"
     r"|from_unixtime|rand|uuid|uuid_short|sys_guid|user|current_user|session_user|system_user|current_role|database"
     r"|schema|connection_id|last_insert_id|found_rows|row_count|version|dayname|monthname)\b(?!`)|\bunix_timestamp\(\)",
     re.IGNORECASE,
 )
-#: Of each table, to find values that cannot be carried.
+#: How many rows of each table are searched for values that cannot be carried.
 SAMPLE_ROWS = 10_000
 
 
@@ -45,7 +50,7 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
 
 
 def blocking(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-    """Return what forbids an installation."""
+    """Return the findings that block an installation."""
     return [f for f in check(connection, include, exclude) if f.blocks]
 
 
@@ -81,9 +86,9 @@ def _replica(connection: Connection) -> Iterator[Finding]:
     if connection.row(statement("check", "replica_triggers"))[0] == "NO":
         yield Finding(
             where="server",
-            message="is a replica: the rows that it takes from its primary fire no triggers",
+            message="is a replica: rows replicated from its primary fire no triggers",
             remedy="use the primary, or STOP SLAVE; SET GLOBAL slave_run_triggers_for_rbr = 'YES'; START SLAVE (and the"
-            " same in the server's options); what came before needs `venus resync`",
+            " same in the server's options); earlier changes need `venus resync`",
         )
 
 
@@ -107,25 +112,25 @@ def _privileges(connection: Connection, account: str, *, binary_log: bool) -> It
     if "PROCESS" not in held:
         yield Finding(
             where="privileges",
-            message="PROCESS not granted: a TRUNCATE cannot be noticed, and nobody can say what blocks capture",
+            message="PROCESS not granted: VENUS cannot detect a TRUNCATE or report what blocks capture",
             remedy=f"GRANT PROCESS ON *.* TO {name};",
         )
     if binary_log and not held & {"SUPER", "SET USER", "BINLOG ADMIN", "SET_USER_ID"}:
         yield Finding(
             where="privileges",
-            message="with the binary log on, this server lets only administrators make triggers",
+            message="with the binary log on, only administrators may create triggers at this server",
             remedy="SET GLOBAL log_bin_trust_function_creators = 1;",
             blocks=True,
         )
 
 
 def _hidden(connection: Connection, table: Table) -> Iterator[Finding]:
-    """Name the columns that the server shows in the definition only: this user may not read them."""
+    """Yield a finding for columns that only the definition shows, because this user may not read them."""
     try:
         columns = [c for c in defined_columns(definition(connection, table.sql)) if c not in table.declared]
     except DatabaseUnavailable:
         raise
-    except SourceError:  # it is just being dropped
+    except SourceError:  # the table was dropped meanwhile
         return
     if columns:
         shown = ", ".join(map(quoted, columns))
@@ -138,7 +143,7 @@ def _hidden(connection: Connection, table: Table) -> Iterator[Finding]:
 
 
 def obstacle(table: Table) -> str:
-    """Return what forbids to capture a table, by its definition alone."""
+    """Return why the definition of a table prevents its capture, empty if it does not."""
     found = next(_definition(table), None)
     if found is None:
         return ""
@@ -147,11 +152,11 @@ def obstacle(table: Table) -> str:
 
 
 def _definition(table: Table) -> Iterator[Finding]:
-    """Yield what forbids to capture a table, whatever its rows are."""
+    """Yield the findings that prevent the capture of a table, whatever its rows are."""
     if table.engine.lower() != "innodb":
         yield Finding(
             where=table.where,
-            message=f"its engine is {table.engine}, which has no transactions: a change and its note could part",
+            message=f"its engine is {table.engine}, which has no transactions: VENUS could miss a change",
             remedy="ALTER TABLE ... ENGINE=InnoDB, or exclude the table",
             blocks=True,
         )
@@ -163,7 +168,7 @@ def _definition(table: Table) -> Iterator[Finding]:
             remedy += "; nearest: " + "; ".join(table.key_problems)
         yield Finding(
             where=table.where,
-            message="has no usable key: rows without one cannot be told apart",
+            message="has no usable key: rows without one cannot be distinguished",
             remedy=remedy,
             blocks=True,
             details=table.key_problems,
@@ -185,7 +190,7 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
         if _UNSETTLED.search(expression):
             yield Finding(
                 where=f"{table.where}.{column}",
-                message=f"is computed by every query: no trigger fires when AS ({expression}) gives another value",
+                message=f"is computed by each query: no trigger fires when AS ({expression}) gives another value",
                 remedy="compute it in a view and drop the column, or exclude the table",
             )
     if not connection.options.zero_dates_null:
@@ -201,8 +206,8 @@ def _zero_dates(connection: Connection, table: Table) -> Iterator[Finding]:
         if count:
             yield Finding(
                 where=f"{table.where}.{column.name}",
-                message=f"{count} of at most {SAMPLE_ROWS} rows looked at have a zero date, which is not a valid date",
-                remedy="correct them, or add venus_zero_dates=null to the source's URL: they arrive as NULL then",
+                message=f"{count} of at most {SAMPLE_ROWS} sampled rows have a zero date, which is not a valid date",
+                remedy="correct them, or add venus_zero_dates=null to the source's URL: they then arrive as NULL",
                 blocks=True,
             )
 
@@ -215,31 +220,31 @@ def _cascades(connection: Connection, dictionary: Dictionary, chosen: set[str]) 
             yield Finding(
                 where=f"{database}.{reference.child}",
                 message=f"foreign key {reference.name} changes its rows from {reference.parent_database}."
-                f"{reference.parent}, where VENUS makes no triggers",
+                f"{reference.parent}, where VENUS creates no triggers",
                 remedy="make it RESTRICT, or exclude the table",
                 blocks=True,
             )
     for circle in circles(dictionary, chosen):
         yield Finding(
             where=f"{database}.{circle.reference.child}",
-            message=f"foreign key {circle.reference.name} cascades in a circle; no triggers of MariaDB or MySQL fire"
-            " for that, and VENUS's cannot follow it to its end",
+            message=f"foreign key {circle.reference.name} cascades in a circle: MariaDB and MySQL fire no triggers"
+            " for it, and those of VENUS cannot follow it to its end",
             remedy="make it RESTRICT and delete the children first, or exclude the table",
             blocks=True,
         )
 
 
 def circles(dictionary: Dictionary, chosen: set[str]) -> list[Circle]:
-    """Return the cascades that cannot be followed."""
+    """Return the circular cascades, which triggers cannot follow."""
     return reaching(dictionary.references, chosen)[1]
 
 
-#: Of each child table.
+#: How many rows of each child table are compared.
 ROWS_MAX = 1_000_000
 
 
 def find_other_spellings(connection: Connection, dictionary: Dictionary, chosen: Collection[str]) -> Iterator[Finding]:
-    """Name the foreign keys between captured tables of which rows refer to another spelling."""
+    """Yield the foreign keys between captured tables whose rows refer to another spelling."""
     database = connection.address.database
     for reference in dictionary.references:
         inside = reference.parent_database == database and {reference.child, reference.parent} <= set(chosen)

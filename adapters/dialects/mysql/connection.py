@@ -1,8 +1,8 @@
-"""Sessions at a MariaDB or MySQL server: the only place that knows the driver and its errors.
+"""Sessions at a MariaDB or MySQL server; the only module that uses the driver and handles its errors.
 
-Every value comes as the text that the server writes (binary columns as bytes): no decoder of the driver may turn a
-decimal into a float or lose a zero date. Every session speaks utf8mb4, UTC and an sql_mode of its own, so that what
-the server's configuration says changes nothing.
+Every value arrives as the text that the server writes (binary columns as bytes), because a decoder of the driver could
+turn a decimal into a float or lose a zero date. Every session sets utf8mb4, UTC and an sql_mode of its own, so that the
+server's configuration has no influence.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceE
 
 Row = tuple[Any, ...]
 
-#: Also of the triggers, which keep the mode they are made under: a zero date in a key must not fail the application.
+#: Triggers keep the mode under which they are created, and a zero date in a key must not fail the application.
 SQL_MODE = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
 
 _DICTIONARY = {ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.TABLE_DEF_CHANGED, ER.BAD_TABLE_ERROR}
-#: The user may not do this, until somebody grants it.
+#: A privilege is missing.
 _DENIED = {
     ER.TABLEACCESS_DENIED_ERROR,
     ER.COLUMNACCESS_DENIED_ERROR,
     ER.DBACCESS_DENIED_ERROR,
     ER.SPECIFIC_ACCESS_DENIED_ERROR,
 }
-#: The server is there, and does not let this user in: another user, password (1698: another way of proving himself)
-#: or database may help, or the user's being let in from this host, unlocked (3118, 4151), or given
-#: another password (1862).
+#: The server rejects the login. The remedy is another user, password, authentication plugin (1698) or database; or the
+#: user must be allowed from this host, unlocked (3118, 4151), or given a new password (1862).
 _REJECTED = {
     ER.ACCESS_DENIED_ERROR,
     ER.DBACCESS_DENIED_ERROR,
@@ -53,10 +52,10 @@ _REJECTED = {
     3118,
     4151,
 }
-#: What a server that is another one's replica, or about to become one, says to whoever writes.
+#: Errors of writes at a server that is a replica, or is about to become one.
 _READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
-#: What passes by itself: a limit of time for statements, locks, memory or disk space that are used up, a node of a
-#: Galera cluster (1047) or of a replication group (3100) that cannot serve now.
+#: Temporary errors: a statement's time limit, exhausted locks, memory or disk space, a node of a Galera cluster (1047)
+#: or of a replication group (3100) that cannot serve at present.
 _SCARCE = {
     1047,
     1969,
@@ -71,46 +70,46 @@ _SCARCE = {
 _LOST = {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_SERVER_LOST_EXTENDED, CR.CR_CONN_HOST_ERROR,
          CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.QUERY_INTERRUPTED, 1927, 4031,
          0}  # fmt: skip
-#: How arguments are written; there are no decoders, see above.
+#: Encoders of arguments. There are no decoders, see above.
 _CONVERSIONS: dict[Any, Any] = {**encoders}
-#: MySQL's word for no limit.
+#: MySQL's value for no limit.
 _NO_LIMIT = 18446744073709551615
-#: What a collation makes of the longest key that an index takes, and MariaDB's default, which sorts some of them.
+#: Sort key of the longest key that an index accepts, and MariaDB's default buffer, which holds several of them.
 _SORT_BYTES = 8192
 _SORT_BUFFER_BYTES = 2 << 20
-#: How long the server waits for us to take the next rows of an answer.
+#: How long the server waits for VENUS to take the next rows of a result.
 _SLOW_READER_S = 3600
-#: How long a session may be idle at least: the one that does not read a cut waits for the other.
+#: How long a session may be idle: one session waits while the other reads a cut.
 _IDLE_S = 3600
 _TLS = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_capath": "capath", "ssl_cipher": "cipher"}
 
 
 class LockTimeout(DatabaseUnavailable):
-    """A lock was not to be had in time."""
+    """A lock was not granted in time."""
 
 
 class NotPermitted(SourceError):
-    """The user may not do this, until somebody grants it."""
+    """The user lacks a privilege. Retryable, because it may be granted."""
 
     retryable = True
 
 
 class NotUnicode(SourceError):
-    """A text that the server took for utf8 has half of a surrogate pair, which no decoder takes."""
+    """A text in utf8 that contains half of a surrogate pair, which no decoder accepts."""
 
 
 class Deadlock(DatabaseUnavailable):
-    """The server has ended this transaction to let another one go on."""
+    """The server rolled back this transaction to resolve a deadlock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the URL may say behind its question mark."""
+    """VENUS's options in the query of the URL."""
 
-    #: What becomes of 0000-00-00 and of dates with a zero or impossible part: halt the table, or NULL.
+    #: Whether 0000-00-00 and dates with a zero or impossible part become NULL instead of halting the table.
     zero_dates_null: bool = False
     lock_timeout_s: int = 50
-    #: While a trigger is made, everybody who wants the table waits behind it.
+    #: Short, because all users of the table queue behind the lock request of CREATE TRIGGER.
     install_lock_timeout_s: int = 2
     install_attempts: int = 30
     connect_timeout_s: int = 10
@@ -118,18 +117,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is."""
+    """The location of the server, with the options of the URL."""
 
     place: str
     database: str
     arguments: Mapping[str, Any]
     options: Options
-    #: Which columns travel.
+    #: The columns that travel.
     columns: ColumnChoice = NO_CHOICE
 
 
 def address_of(url: str, columns: ColumnChoice = NO_CHOICE) -> Address:
-    """Read a URL `mysql+pymysql://user:password@host/database`. Only host, port and database are ever shown."""
+    """Parse a URL `mysql+pymysql://user:password@host/database`. Messages show only host, port and database."""
     parsed = sa.make_url(url)
     if parsed.drivername not in ("mysql+pymysql", "mariadb+pymysql", "mysql", "mariadb"):
         raise ConfigError("[source] url: unknown driver", hint="write mysql+pymysql:// or mariadb+pymysql://")
@@ -166,7 +165,7 @@ def _option(name: str, value: str, arguments: dict[str, Any], options: dict[str,
 
 
 class Connection:
-    """One session, opened when it is first needed."""
+    """One session, opened at its first use."""
 
     def __init__(self, address: Address, isolation: str) -> None:
         self.address = address
@@ -176,11 +175,11 @@ class Connection:
         self._raw: pymysql.connections.Connection[Any] | None = None
         self._streaming: SSCursor | None = None
         self.in_transaction = False
-        #: Whether the server has said since that the user may not do something.
+        #: Whether the server has denied a statement since this was reset.
         self.denied = False
 
     def open(self) -> pymysql.connections.Connection[Any]:
-        """Return the driver's connection, connecting if there is none."""
+        """Return the driver's connection; connect if there is none."""
         if self._raw is None:
             try:
                 self._raw = pymysql.connect(
@@ -189,14 +188,14 @@ class Connection:
                 )  # fmt: skip
             except pymysql.Error as error:
                 raise self._unreachable(error) from error
-            except OSError as error:  # of a file of ours, which the driver reads before it connects
+            except OSError as error:  # the driver reads certificate files before it connects
                 names = ", ".join(_TLS)
                 raise ConfigError(
                     f"source {self.place}: a certificate or key of the URL cannot be read: {error.strerror or error}",
                     hint=f"check {names} in [source] url",
                 ) from error
             self.run(self._settings())
-            # some servers have all transactions read-only unless they say otherwise
+            # some servers make all transactions read-only by default
             self.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {self._isolation}, READ WRITE")
         return self._raw
 
@@ -204,29 +203,29 @@ class Connection:
         o = self.options
         return (
             f"SET time_zone = '+00:00', sql_mode = '{SQL_MODE}', group_concat_max_len = 16777216,"
-            # rows beyond the limit, and those that sort alike in their first bytes, would be passed over in silence
+            # rows beyond the limit, and rows that sort alike in their first bytes, would be skipped silently
             f" sql_select_limit = {_NO_LIMIT}, max_sort_length = {_SORT_BYTES},"
             f" sort_buffer_size = greatest(@@global.sort_buffer_size, {_SORT_BUFFER_BYTES}),"
-            # what is said outside a transaction would wait in one for the next COMMIT
+            # otherwise a statement outside a transaction would stay uncommitted until the next COMMIT
             " completion_type = 'NO_CHAIN', sql_quote_show_create = 1,"
-            # a cut is read no faster than its halves are shipped
+            # a cut is read no faster than its half messages are shipped
             f" net_write_timeout = {_SLOW_READER_S}, wait_timeout = greatest(@@wait_timeout, {_IDLE_S}),"
-            # one that reads a cut waits for the broker
+            # a session that reads a cut waits for the broker
             "/*M!100300 idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0,*/"
-            # a table is read for as long as it takes
+            # reading a large table takes long
             "/*M!100100 max_statement_time = 0,*/ /*!50708 max_execution_time = 0,*/"
             f" lock_wait_timeout = {o.lock_timeout_s}, innodb_lock_wait_timeout = {o.lock_timeout_s}"
         )
 
     def close(self) -> None:
-        """Close it at once; whatever is not committed is gone."""
+        """Close the session at once. Uncommitted work is lost."""
         raw, self._raw, self._streaming, self.in_transaction = self._raw, None, None, False
         if raw is not None:
             with suppress(pymysql.Error, OSError):
                 raw._force_close()  # type: ignore[attr-defined]
 
     def run(self, text: str, values: Seq[Any] | None = None) -> int:
-        """Execute a statement; return how many rows it has changed or found."""
+        """Execute a statement; return the number of rows that it changed or found."""
         raw = self.open()
         try:
             with raw.cursor() as cursor:
@@ -235,7 +234,7 @@ class Connection:
             raise self._sorted(error) from error
 
     def rows(self, text: str, values: Seq[Any] | None = None) -> list[Row]:
-        """Execute and fetch everything; small results only."""
+        """Execute a statement and fetch all rows. For small results only."""
         raw = self.open()
         try:
             with raw.cursor() as cursor:
@@ -245,7 +244,7 @@ class Connection:
             raise self._sorted(error) from error
 
     def row(self, text: str, values: Seq[Any] | None = None) -> Row:
-        """Execute and fetch the one row that there must be."""
+        """Execute a statement that returns exactly one row, and return that row."""
         rows = self.rows(text, values)
         if len(rows) != 1:
             raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected: {text.split(' FROM ')[0]}")
@@ -253,7 +252,7 @@ class Connection:
 
     @contextmanager
     def stream(self, text: str) -> Iterator[SSCursor]:
-        """Execute and let the caller fetch piece by piece. Left early, only `rollback` or `close` can follow."""
+        """Execute a statement whose rows the caller fetches. After an early exit, call `rollback` or `close`."""
         raw = self.open()
         try:
             cursor = raw.cursor(SSCursor)
@@ -272,12 +271,12 @@ class Connection:
         self.in_transaction = True
 
     def commit(self) -> None:
-        """COMMIT."""
+        """Commit the open transaction."""
         self.run("COMMIT")
         self.in_transaction = False
 
     def rollback(self) -> None:
-        """Abandon the open transaction. What a half-read answer still has to say is not waited for."""
+        """Abandon the open transaction. If a result is only partly read, close the session instead."""
         if self._streaming is not None:
             self.close()
         elif self.in_transaction and self._raw is not None:
@@ -298,7 +297,7 @@ class Connection:
 
     @contextmanager
     def sqlalchemy(self) -> Iterator[sa.Connection]:
-        """Open a session for SQLAlchemy, which needs the driver's own decoders; it reads only, its errors are ours."""
+        """Open a read-only session for SQLAlchemy, which needs the driver's decoders. Errors become VENUS's."""
         arguments = dict(self.address.arguments)
         try:
             raw = pymysql.connect(
@@ -324,7 +323,7 @@ class Connection:
 
     def _sorted(self, error: Exception) -> SourceError | DatabaseUnavailable:
         if isinstance(error, UnicodeDecodeError):
-            self.close()  # in the middle of an answer
+            self.close()  # the result is only partly read
             return NotUnicode(f"a text has the bytes {error.object[error.start :][:3].hex()}, which are no Unicode")
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         said = f"source {self.place}: {_said(error)}"
@@ -332,7 +331,7 @@ class Connection:
             self.close()
             return DatabaseUnavailable(said)
         if code in _READ_ONLY:
-            hint = "it is a replica, or made read-only: let [source] url name the server that takes writes"
+            hint = "it is a replica or read-only: let [source] url name the server that accepts writes"
             return DatabaseUnavailable(f"{said}; {hint}")
         if code in _SCARCE:
             return DatabaseUnavailable(said)
@@ -351,7 +350,7 @@ def _said(error: Exception) -> str:
 
 
 def told(connection: Connection, block: str) -> str:
-    """Name the sessions that a query of the registry's finds; nothing without the privilege PROCESS."""
+    """Describe the sessions that a block of registry.sql finds; empty without the privilege PROCESS."""
     database = literal(connection.address.database)
     try:
         rows = connection.rows(statement("registry", block, database=database))

@@ -1,8 +1,12 @@
 """A cut of a MariaDB or MySQL source: one snapshot to read from, then one short transaction of its own (VENUS 3.3).
 
-InnoDB deletes what is newest, not what a snapshot shows. So the snapshot only reads, and remembers the numbers of the
-log rows that it saw; the local transaction is another session's, at READ COMMITTED, and deletes exactly these numbers
-(capture.md 6). A late committer's log rows have other numbers and wait for the next cut.
+InnoDB deletes the newest rows, not those that a snapshot shows. The snapshot therefore only reads, and collects the
+numbers of the log rows that it contains. The local transaction runs in another session, at READ COMMITTED, and deletes
+exactly these numbers (capture.md 6). A late committer's log rows have other numbers and wait for the next cut.
+
+A log that grew for a week has hundreds of millions of numbers. They are ascending, mostly without gaps, or with equal
+gaps where several servers share the counting. `LogNumbers` keeps a run as its first number and its gaps: one gap for
+the whole run if all are equal, otherwise usually a byte each.
 """
 
 from __future__ import annotations
@@ -42,14 +46,14 @@ _SIZES = (np.uint8, np.uint32, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """`gaps` = one for all, or one for each number but the first."""
+    """A run of numbers. `gaps` is one gap for all of them, or the gap before each number but the first."""
 
     first: int
     count: int
     gaps: int | npt.NDArray[Any]
 
     def ends_before(self, first: int, gap: int) -> bool:
-        """Whether `first` is the next number of a piece with this one gap."""
+        """Return whether `first` continues a run that has this one gap."""
         return isinstance(self.gaps, int) and self.gaps == gap and first == self.first + gap * self.count
 
     def numbers(self) -> npt.NDArray[np.int64]:
@@ -58,7 +62,7 @@ class _Piece:
 
 
 class LogNumbers:
-    """The numbers of one log, ascending."""
+    """The numbers of one log in ascending order, compressed."""
 
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []
@@ -68,7 +72,7 @@ class LogNumbers:
         return self._count
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Add those that come next, in order."""
+        """Append numbers, which must be ascending."""
         found = np.fromiter(numbers, dtype=np.int64)
         if not len(found):
             return
@@ -81,7 +85,7 @@ class LogNumbers:
         self._count += len(found)
 
     def _follow(self, first: int, count: int, gap: int) -> None:
-        """Add a piece with one gap, to the one before if it goes on like that."""
+        """Append a run with one gap, or extend the last run if it continues."""
         last = self._pieces[-1] if self._pieces else None
         if last is not None and last.ends_before(first, gap):
             self._pieces[-1] = _Piece(last.first, last.count + count, gap)
@@ -89,7 +93,7 @@ class LogNumbers:
             self._pieces.append(_Piece(first, count, gap))
 
     def portions(self, rows_max: int) -> Iterator[list[int]]:
-        """Yield all of them, so many at a time."""
+        """Yield all numbers in portions of at most `rows_max`."""
         for piece in self._pieces:
             if isinstance(piece.gaps, int):
                 for start in range(0, piece.count, rows_max):
@@ -101,15 +105,15 @@ class LogNumbers:
                     yield numbers[start : start + rows_max].tolist()
 
 
-#: What an operator can do about a row that halts its table.
+#: Remedies for a row that halts its table.
 HINT = (
     "correct the row, exclude its column in [source.columns], pause the table, or let zero dates become NULL"
     " (venus_zero_dates=null)"
 )
-#: Numbers deleted with one statement.
+#: Numbers that one statement deletes.
 _CLAIM_ROWS = 20_000
 _NUMBERS_FETCHED = 10_000
-#: A chunk of a fill weighs at most so many sections.
+#: The largest size of a fill chunk, in sections.
 _FILL_SECTIONS = 4
 _FIRST_PIECE_ROWS = 64
 _ATTEMPTS = 5
@@ -117,19 +121,19 @@ _ATTEMPTS = 5
 
 @dataclass(slots=True)
 class FillPace:
-    """What rows weigh, by table, so that a fill does not read more than it may hold."""
+    """Average row sizes by table, which bound how much a fill reads into memory."""
 
     row_bytes: dict[int, int] = field(default_factory=dict)
 
     def rows(self, table_id: int, access: Access, rows_left: int, bytes_left: int) -> int:
         """Return how many rows to read next."""
-        known = self.row_bytes.get(table_id)
-        if known is None:
+        average = self.row_bytes.get(table_id)
+        if average is None:
             return min(rows_left, _FIRST_PIECE_ROWS) if access.wide else rows_left
-        return max(1, min(rows_left, bytes_left // known))
+        return max(1, min(rows_left, bytes_left // average))
 
     def learn(self, table_id: int, access: Access, piece: Seq[Row]) -> int:
-        """Return what these rows weigh."""
+        """Record the average size of these rows; return their total size."""
         weight = weight_of(piece, access.wide, VALUE_BYTES * len(access.layout.columns))
         if piece and access.wide:
             self.row_bytes[table_id] = max(1, weight // len(piece))
@@ -137,7 +141,7 @@ class FillPace:
 
 
 class MysqlCut:
-    """An open cut. `sections`, then fill chunks, then `commit`; or `rollback` at any time."""
+    """An open cut. Read `sections`, then fill chunks, then `commit`; `rollback` is possible at any time."""
 
     def __init__(
         self, *, reader: Connection, writer: Connection, captured_at_us: int, dirty: Seq[Captured],
@@ -175,7 +179,7 @@ class MysqlCut:
             self._seen[table_id] = numbers
 
     def _numbers(self, table_id: int) -> LogNumbers:
-        """Read which log rows this snapshot sees: what is deleted later is these, and no other."""
+        """Read the numbers of the log rows in this snapshot. Exactly these rows are deleted later."""
         numbers = LogNumbers()
         with self._reader.stream(statement("cut", "numbers", log=names.log_table(table_id))) as cursor:
             while piece := cursor.fetchmany(_NUMBERS_FETCHED):
@@ -206,7 +210,7 @@ class MysqlCut:
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
 
     def _behind(self, row: Row, cursor: bytes, access: Access, *, done: bool) -> bytes:
-        """Return the cursor behind a row; the first one finds the end in the same snapshot."""
+        """Return the cursor after a row. The first chunk also finds the end, in the same snapshot."""
         end = Place.read(cursor).end if cursor else None
         if not cursor and not done:
             (last,) = self._reader.rows(access.last_sql)
@@ -222,7 +226,7 @@ class MysqlCut:
             "a cut is committed before its sections were read"
         )
         self._reader.rollback()
-        # a deadlock has undone all of it, and everything that it needs is here
+        # a deadlock rolls back the whole transaction, and its input is still in memory
         attempts = Retrying(
             retry=retry_if_exception_type(Deadlock), stop=stop_after_attempt(_ATTEMPTS), wait=wait_random(0, 0.05),
             reraise=True,
@@ -254,12 +258,12 @@ class MysqlCut:
 
 def _readable(captured: Captured) -> Access:
     if captured.access is None:
-        raise SchemaChanged(f"{captured.schema.qualified} is not what the registry says")
+        raise SchemaChanged(f"{captured.schema.qualified} differs from the registry")
     return captured.access
 
 
 def delete_exactly(writer: Connection, log: str, numbers: LogNumbers) -> None:
-    """Delete these log rows and no others, without waiting for rows that are not committed yet."""
+    """Delete exactly these log rows, without waiting for uncommitted ones."""
     for portion in numbers.portions(_CLAIM_ROWS):
         rows = ",".join(f"({n})" for n in portion)
         writer.run(statement("registry", "forget_claimed"))
@@ -271,7 +275,7 @@ def open_cut(
     reader: Connection, writer: Connection, loaded: Loaded, fills: Seq[FillState], pace: FillPace,
     halts: Halts, left: LeftAt,
 ) -> MysqlCut | None:  # fmt: skip
-    """Open a snapshot and find what is in it."""
+    """Open a snapshot and find the tables that have work in it."""
     watched = [c for c in loaded.captured if c.access is not None and c.state != registry.PAUSED]
     reader.begin(statement("cut", "begin"))
     try:
@@ -279,8 +283,8 @@ def open_cut(
         head = reader.row(statement("cut", "head", dirty=dirty_sql))
         _require_mark(reader, loaded.mark, head[1])
         dirty = [c for c, something in zip(watched, head[2:], strict=True) if something == "1"]
-        wanted = {f.table_id: f for f in fills}
-        filling = {c.table_id: (wanted[c.table_id], c) for c in watched if c.table_id in wanted}
+        by_table = {f.table_id: f for f in fills}
+        filling = {c.table_id: (by_table[c.table_id], c) for c in watched if c.table_id in by_table}
         if not dirty and not filling:
             reader.rollback()
             return None
@@ -300,7 +304,7 @@ def _require_mark(reader: Connection, loaded: str, now: str) -> None:
 
 
 def _pin(reader: Connection, tables: Seq[Captured]) -> None:
-    """Make sure that the tables stay, to the end of the snapshot, what the registry says they are."""
+    """Hold the definitions of the tables to the end of the snapshot. Raises SchemaChanged if one has changed."""
     for captured in tables:
         reader.rows(statement("cut", "pin", table=_readable(captured).table_sql))
     now = definitions(reader, (c.schema.name for c in tables))

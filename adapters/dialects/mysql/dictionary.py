@@ -1,6 +1,6 @@
-"""Reads information_schema: which tables there are, what identifies a row, which foreign keys change rows.
+"""The dictionary of one database: its tables, what identifies a row, and which foreign keys change rows.
 
-Everything that capture needs of a table is in `Table`: the schema that travels, and what only this dialect knows.
+`Table` holds everything that capture needs of a table: the schema that travels, and what only this dialect uses.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSc
 _AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+")
 _QUOTED = re.compile(r"`(?:[^`]|``)*`")
 _WORDS = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*'")
-#: A line of SHOW CREATE TABLE that is about a column.
+#: A line of SHOW CREATE TABLE that declares a column.
 _DEFINED = re.compile(r"^  `((?:[^`]|``)+)` ", re.MULTILINE)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _TEXT = re.compile(r"'(?:[^'\\]|'')*'")
 _TEMPORAL = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
-#: "DEFAULT CURRENT_TIMESTAMP" in both makers' spellings.
+#: "DEFAULT CURRENT_TIMESTAMP" in the spellings of MariaDB and MySQL.
 _NOW = re.compile(r"current_timestamp(\(\d*\))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A foreign key with what it does by itself."""
+    """A foreign key with its referential actions."""
 
     name: str
     child: str
@@ -50,7 +50,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table as it is now. `key` is empty if no rows can be told apart by it."""
+    """A table as it is at present. `key` is empty if nothing identifies its rows."""
 
     database: str
     name: str
@@ -66,25 +66,25 @@ class Table:
     unsupported: tuple[tuple[str, str], ...]
     checks: tuple[Check, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    #: What generated columns are computed from.
+    #: The expressions of generated columns, by column.
     expressions: Mapping[str, str] = field(default_factory=dict)
-    #: Whether this user is shown conditions of this table; one with privileges of single tables is not, at MariaDB.
+    #: Whether this user sees the checks of this table. MariaDB hides them from users with privileges on single tables.
     shows_checks: bool = False
     #: When the server last wrote the definition.
     written: str = ""
 
     @property
     def sql(self) -> str:
-        """The name for a statement."""
+        """The quoted name for statements."""
         return f"{quoted(self.database)}.{quoted(self.name)}"
 
     @property
     def where(self) -> str:
-        """The name for people."""
+        """The name for messages."""
         return f"{self.database}.{self.name}"
 
     def schema(self, table_id: int, version: int, known: TableSchema | None = None, number_max: int = 0) -> TableSchema:
-        """Return what travels. Columns keep the numbers that they have in `known`; others get new ones."""
+        """Return the schema that travels. Columns keep their numbers in `known`; new columns get new numbers."""
         numbers = {c.name: c.number for c in known.columns} if known else {}
         columns = []
         for column in self.columns:
@@ -99,7 +99,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dictionary:
-    """One reading of a database's dictionary."""
+    """The dictionary of a database, read at one moment."""
 
     tables: Mapping[str, Table]
     references: tuple[Reference, ...]
@@ -120,18 +120,18 @@ def chosen_names(database: str, names: Iterable[str], include: Seq[str], exclude
 
 
 def spellings(database: str, name: str) -> tuple[str, str]:
-    """Return how a pattern may call a table: with or without the database."""
+    """Return the names by which a pattern may match a table: with and without the database."""
     return name, f"{database}.{name}"
 
 
 def table_names(connection: Connection) -> list[str]:
-    """Return the application's tables, also what cannot be captured."""
+    """Return the application's tables, including those that cannot be captured."""
     parts = {"database": literal(connection.address.database)}
     return [r[0] for r in connection.rows(statement("dictionary", "tables", **parts)) if not is_own_table(r[0], r[3])]
 
 
 def read(connection: Connection, *, zero_dates_null: bool) -> Dictionary:
-    """Read the whole database."""
+    """Read the dictionary of the whole database."""
     database = connection.address.database
     parts = {"database": literal(database), "only": ""}
     json = _json_columns(connection, parts)
@@ -158,7 +158,7 @@ def _json_columns(connection: Connection, parts: Mapping[str, str]) -> set[tuple
 
 
 def is_mariadb(connection: Connection) -> bool:
-    """Tell the two makers apart."""
+    """Return whether the server is MariaDB rather than MySQL."""
     return "mariadb" in str(connection.row("SELECT version()")[0]).lower()
 
 
@@ -170,7 +170,7 @@ def _by_table(connection: Connection, query: str, parts: Mapping[str, str]) -> d
 
 
 def _with_rules(connection: Connection, database: str, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows of foreign keys with what they do by themselves: where that is hidden, from the definition."""
+    """Yield the rows of foreign keys with their actions. Hidden actions are taken from the definition."""
     texts: dict[str, str] = {}
     for row in rows:
         name, _, table, _, _, on_delete, *_ = row
@@ -186,7 +186,7 @@ def _with_rules(connection: Connection, database: str, rows: Iterable[Row]) -> I
 
 
 def defined_rules(text: str, name: str) -> tuple[str, str]:
-    """Return what a definition says that a foreign key does on DELETE and on UPDATE."""
+    """Return the actions of a foreign key on DELETE and on UPDATE, according to a definition."""
     for line in text.split("\n"):
         if line.startswith(f"  CONSTRAINT {quoted(name)} FOREIGN KEY "):
             bare = _QUOTED.sub("", line)
@@ -224,7 +224,7 @@ def _table(
             found.append(_column(row, one, null=null))
         except UnsupportedType as why:
             unsupported.append((row[0], str(why)))
-    # the end of a row's time is part of every key of a versioned table, and another one when a trigger sees it go
+    # every key of a system-versioned table includes the row's end time, which differs when a trigger sees a deletion
     indexes = [i for i in indexes if i[2] not in {r[0] for r in columns if r[13].upper() == "ROW END"}]
     required = {c.name for c in found if not c.nullable} | {r[0] for r in columns if r[9] == "0"}
     key, problems = _key(indexes, declared, required, gone)
@@ -271,7 +271,7 @@ def _column(row: Row, declared: Declared, *, null: bool) -> Column:
 
 
 def portable_default(default: str | None, kind: Kind) -> str:
-    """Return the default as standard SQL, or nothing: the rows bring their values anyway."""
+    """Return the default as standard SQL, empty if it has no portable form: the rows bring their values anyway."""
     text = (default or "").strip()
     if kind in (Kind.INT, Kind.DECIMAL, Kind.FLOAT):
         return text if _NUMBER.fullmatch(text) else ""
@@ -292,7 +292,10 @@ def _grouped(indexes: list[Row]) -> dict[str, list[Row]]:
 def _key(
     indexes: list[Row], declared: Mapping[str, Declared], required: set[str], gone: AbstractSet[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Choose what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
+    """Return what identifies a row: the primary key, else the first unique index whose columns are NOT NULL.
+
+    The second value lists the unique indexes that are unusable, with the reasons.
+    """
     problems = []
     for name, rows in _grouped(indexes).items():
         columns = tuple(r[1] for r in rows)
@@ -317,23 +320,23 @@ def _action(rule: str) -> str:
 
 
 def definition(connection: Connection, table: str) -> str:
-    """Return how a table is defined now, as text that changes with every change of it; empty if it is gone."""
+    """Return the present definition of a table, without the AUTO_INCREMENT counter."""
     text = str(connection.row(statement("dictionary", "definition", table=table))[1])
     return _AUTO_INCREMENT.sub("", text)
 
 
 def has_checks(definition: str) -> bool:
-    """Say whether a definition has conditions, also those that information_schema hides from this user."""
+    """Return whether a definition has checks, including those that information_schema hides from this user."""
     return " CHECK (" in _WORDS.sub("", definition)
 
 
 def defined_columns(definition: str) -> list[str]:
-    """Return the columns that a definition has, also those that information_schema hides from this user."""
+    """Return the columns of a definition, including those that information_schema hides from this user."""
     return [name.replace("``", "`") for name in _DEFINED.findall(definition)]
 
 
 def heartbeat(database: str) -> Table:
-    """Return VENUS's heartbeat row as it will be: a plan is made before it exists."""
+    """Return VENUS's heartbeat table as it will be. A plan needs it before the table exists."""
     declared = {
         "id": Declared(data_type="int", column_type="int(11)", precision=10),
         "beat_at": Declared(data_type="bigint", column_type="bigint(20)", precision=19),

@@ -1,7 +1,7 @@
--- What information_schema says of one database. Everything here only reads.
+-- Queries of information_schema about one database. All of them only read.
 
 -- tables --
--- create_time: when the definition was last written, by whatever ALTER TABLE; at MySQL perhaps only by a rebuild.
+-- create_time: when an ALTER TABLE last wrote the definition; in MySQL perhaps only one that rebuilds.
 SELECT t.table_name, t.table_type, coalesce(t.engine, ''), coalesce(t.table_comment, ''), coalesce(t.table_rows, 0),
        coalesce(t.create_time, '')
   FROM information_schema.tables t
@@ -20,8 +20,8 @@ SELECT s.table_name, s.index_name, s.non_unique = 0, s.column_name, s.sub_part I
  WHERE s.table_schema = {database} {only} ORDER BY s.table_name, s.index_name <> 'PRIMARY', s.index_name, s.seq_in_index
 
 -- foreign_keys --
--- Of the whole server as far as they touch this database: a parent in another one can cascade into it. What a key does by
--- itself MariaDB hides from a user whose privileges are those of single tables.
+-- Includes foreign keys to parents in other databases, which can cascade into this one. MariaDB hides the actions of a
+-- key from a user with privileges on single tables.
 SELECT k.constraint_name, k.table_schema, k.table_name, k.referenced_table_schema, k.referenced_table_name,
        coalesce(r.delete_rule, ''), coalesce(r.update_rule, ''), k.column_name, k.referenced_column_name
   FROM information_schema.key_column_usage k
@@ -36,7 +36,7 @@ SELECT table_name, constraint_name FROM information_schema.check_constraints
  WHERE constraint_schema = {database} AND level = 'Column' AND check_clause = concat('json_valid(`', constraint_name, '`)')
 
 -- objects --
--- What VENUS has made: log tables with the description of their key, and triggers.
+-- Candidates for VENUS's own objects: tables with their comments, and triggers.
 SELECT 'table', table_name, table_comment, '', '', '' FROM information_schema.tables
  WHERE table_schema = {database} AND table_name LIKE 'venus\_%'
 UNION ALL
@@ -47,7 +47,7 @@ SELECT 'trigger', trigger_name, action_statement, event_object_table, action_tim
 SHOW CREATE TABLE {table}
 
 -- encoded --
--- How InnoDB spells a name.
+-- InnoDB's encoding of a name.
 SELECT CONVERT(CONVERT({name} USING filename) USING utf8)
 
 -- marks_mariadb --

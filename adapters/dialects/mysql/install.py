@@ -1,11 +1,11 @@
-"""Installs and removes capture at a MariaDB or MySQL source: own tables, log tables, triggers, registration.
+"""Installation and removal of capture at a MariaDB or MySQL source: own tables, log tables, triggers, registration.
 
-MySQL commits at every DDL statement, so nothing here is atomic. Every step can be repeated instead: what is there is
-not made again, a table is registered after its triggers stand, and the removal takes the triggers away first. An
-installation that was cut off is finished by running it once more; so is a removal.
+MySQL commits at every DDL statement, so an installation is not atomic. Instead every step is repeatable: existing
+objects are not created again, a table is registered after its triggers exist, and the removal drops the triggers first.
+Running an interrupted installation or removal again completes it.
 
-CREATE TRIGGER waits for writers that are open on its table, so what they write is there when the first fill reads it.
-To not hold up the application behind a long transaction, it is asked for with a short timeout, repeatedly.
+CREATE TRIGGER waits for open transactions that wrote to its table, so the first fill sees their rows. Its lock request
+has a short timeout and is repeated, so that the application does not queue behind a long transaction.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from venus.migrations import run as migrations
 logger = logging.getLogger(__name__)
 
 MENDED = "a trigger or log table was missing or altered and was created again: changes were missed"
-#: A log that an older version has made as wide as the key was then; nothing was missed by it.
+#: A log that an older version made only as wide as the key. It missed no change.
 WIDTH = "width of log table "
 _RETRY_AFTER_S = 1.0
 _NEW_TABLE = re.compile(r"CREATE TABLE (?!IF NOT)")
@@ -52,24 +52,24 @@ _ENGINE = " ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What is installed now."""
+    """The installed objects and the registered tables."""
 
     logs: dict[str, str]  # by name, the description of the key
-    triggers: dict[str, tuple[str, str, str, str]]  # by name, as Trigger.definition has it
+    triggers: dict[str, tuple[str, str, str, str]]  # by name, in the form of Trigger.definition
     others: frozenset[str]
     registered: dict[str, Registered]  # the captured tables, by name
-    out: dict[str, Registered]  # those that were taken out of capture, or are on their way out
-    taken: frozenset[int] = frozenset()  # numbers in names of the application's that are like ours
+    out: dict[str, Registered]  # the tables that are released or being released, by name
+    taken: frozenset[int] = frozenset()  # numbers in names of the application that look like VENUS's
 
     def free(self, table_id: int) -> int:
-        """Return the next number whose log table and triggers would have names that nobody else has."""
+        """Return the next number whose log table and triggers have unused names."""
         while table_id in self.taken:
             table_id += 1
         return table_id
 
     @classmethod
     def read(cls, connection: Connection) -> Present:
-        """Look."""
+        """Read the dictionary and the registry."""
         database = connection.address.database
         rows = connection.rows(statement("dictionary", "objects", database=literal(database)))
         tables = {r[1]: r[2] for r in rows if r[0] == "table"}
@@ -93,14 +93,14 @@ class Present:
         return {k.table_id: k.schema.qualified for k in (*self.registered.values(), *self.out.values())}
 
     def lacks(self, table: Table, table_id: int, paths: Seq[Path]) -> list[str]:
-        """Return what is missing or altered of what must stand for a table."""
-        wanted = triggers.triggers(table, table_id, paths)
-        lacking = [t.name for t in wanted if self.triggers.get(t.name) != t.definition]
+        """Return the names of a table's triggers and log that are missing or altered."""
+        required = triggers.triggers(table, table_id, paths)
+        lacking = [t.name for t in required if self.triggers.get(t.name) != t.definition]
         log = names.log_table(table_id)
         return lacking + ([] if self.has_log(table, log) else [log])
 
     def has_log(self, table: Table, log: str) -> bool:
-        """Whether a log takes the keys of its table; one of an older version does until the key becomes wider."""
+        """Return whether a log accepts the keys of its table. An older log does until the key becomes wider."""
         return self.logs.get(log) in (triggers.key_description(table), triggers.narrow_key_description(table))
 
 
@@ -116,7 +116,7 @@ def _foreign_numbers(rows: Seq[Row]) -> Iterator[int]:
 
 
 def install_plan(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Return every statement in order. Raises Refused if a finding blocks."""
+    """Return every statement of the installation in order. Raises Refused if a finding blocks."""
     blocked = blocking(connection, include, exclude)
     if blocked:
         lines = "; ".join(f"{f.where} {f.message}" for f in blocked)
@@ -135,7 +135,7 @@ def _own_steps(connection: Connection) -> list[InstallStep]:
 
 
 def repeatable(sql: str) -> str:
-    """Make a statement of the revisions one that may be run again after an installation that was cut off."""
+    """Return a statement of the migrations in a form that can run again after an interrupted installation."""
     if _NEW_TABLE.match(sql):
         return _NEW_TABLE.sub("CREATE TABLE IF NOT EXISTS ", sql, count=1) + _ENGINE
     sql = re.sub(r"^INSERT INTO", "INSERT IGNORE INTO", sql)
@@ -155,7 +155,7 @@ def _table_steps(
         )
     ]  # fmt: skip
     chosen = {t.name: t for t in dictionary.chosen(include, exclude)}
-    # what is captured stays captured, whatever the patterns say now
+    # captured tables stay captured even if the patterns no longer choose them
     chosen |= {n: dictionary.tables[n] for n in present.registered if n in dictionary.tables}
     chosen[names.HEARTBEAT] = dictionary.tables.get(names.HEARTBEAT, heartbeat(database))
     paths, _ = reaching(dictionary.references, set(chosen))
@@ -170,11 +170,10 @@ def _table_steps(
 
 
 def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path]) -> list[InstallStep]:
-    """Return the steps of one table; a mended one ends with its being marked RESYNC, a released one with its return."""
+    """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
     known = present.registered.get(table.name)
     steps = _log_steps(table, table_id, present)
-    wanted = triggers.triggers(table, table_id, paths)
-    for trigger in wanted:
+    for trigger in triggers.triggers(table, table_id, paths):
         steps += _trigger_steps(table, trigger, present)
     mended = known is not None and any(not s.exists and not s.what.startswith(WIDTH) for s in steps)
     out = present.out.get(table.name)
@@ -186,7 +185,7 @@ def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path])
         schema = table.schema(table_id, known.schema.version + 1, known.schema, known.number_max)
         sql = registry.new_version_sql(schema, known.number_max)
         steps.append(InstallStep(table=table.where, what="registration", sql=sql))
-        # the table was rebuilt for its key, and is read again as a whole
+        # the change of the key rebuilt the table, and the whole table is read again
         forgotten = registry.forget_marks_sql((table_id, captured.slot(table_id)))
         steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
     if mended:
@@ -196,7 +195,7 @@ def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path])
 
 
 def _take_up_steps(table: Table, was: Registered) -> list[InstallStep]:
-    """Return the steps that have a released table captured again: in the version that it has now, every row."""
+    """Return the steps that capture a released table again, in its present version and with all its rows."""
     steps = []
     now = table.schema(was.table_id, was.schema.version, was.schema, was.number_max)
     if fingerprint(now) != was.fingerprint:
@@ -222,23 +221,23 @@ def _log_steps(table: Table, table_id: int, present: Present) -> list[InstallSte
 
 
 def _trigger_steps(table: Table, trigger: Trigger, present: Present) -> list[InstallStep]:
-    there = present.triggers.get(trigger.name)
+    existing = present.triggers.get(trigger.name)
     what = f"trigger {trigger.name}"
     steps = [
-        InstallStep(table=table.where, what=what, sql=trigger.sql, exists=there == trigger.definition)
+        InstallStep(table=table.where, what=what, sql=trigger.sql, exists=existing == trigger.definition)
     ]  # fmt: skip
-    if there is not None and there != trigger.definition:
+    if existing is not None and existing != trigger.definition:
         steps.insert(0, InstallStep(table=table.where, what=what, sql=drop_trigger(table.database, trigger.name)))
     return steps
 
 
 def drop_trigger(database: str, name: str) -> str:
-    """Return the statement that takes a trigger away."""
+    """Return the statement that drops a trigger."""
     return statement("triggers", "drop_trigger", trigger=f"{quoted(database)}.{name}")
 
 
 def uninstall_plan(connection: Connection) -> list[InstallStep]:
-    """Return every statement in order: the triggers first, so that the application never meets a log that is gone."""
+    """Return every statement of the removal in order: triggers first, because they need the logs."""
     present = Present.read(connection)
     database = connection.address.database
     places = present.numbers
@@ -255,7 +254,7 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
 
 
 def number_in(trigger: str) -> int:
-    """Return the number of the table into whose log a trigger of ours writes."""
+    """Return the number of the table whose log a trigger of VENUS writes."""
     return int(trigger.split("_")[2])
 
 
@@ -269,7 +268,7 @@ def release_plan(connection: Connection, table_ids: Seq[int]) -> list[InstallSte
 
 
 def _release_steps(connection: Connection, present: Present, table_ids: Seq[int]) -> list[InstallStep]:
-    """Return what the registry says first: whoever captures must not take the triggers for lost."""
+    """Return the steps that remove triggers. The registry is updated first, so that capture does not miss them."""
     released = [k.table for k in registry.tables(connection, released=True)]
     places = places_of([*(k.table for k in registry.tables(connection)), *released], table_ids)
     steps = []
@@ -286,7 +285,7 @@ def _release_steps(connection: Connection, present: Present, table_ids: Seq[int]
 
 
 def _log_drops(connection: Connection, present: Present, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Return what the registry says first: whoever captures must not look for a log that is gone."""
+    """Return the steps that remove logs. The registry is updated first, so that capture reads no missing log."""
     places = places_of((k.table for k in (*present.registered.values(), *present.out.values())), reasons)
     steps = []
     for table_id, place in places.items():
@@ -304,7 +303,7 @@ def _farewell(connection: Connection, present: Present) -> list[str]:
         theirs = migrations.installed(lent, "target", schema=None)
     if own or theirs:
         return own
-    # a removal or an installation that was cut off: no revision is noted, but tables may be there
+    # after an interrupted removal or installation no revision is recorded, but tables may exist
     left = ["venus_heartbeat", "venus_captured_table", "venus_batch", "venus_checkpoint", "venus_alembic_version"]
     return [f"DROP TABLE IF EXISTS {name}" for name in left if name in present.others]
 
@@ -327,7 +326,7 @@ def uninstall(connection: Connection) -> list[InstallStep]:
 
 
 def release(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Take the triggers of these tables away."""
+    """Remove the triggers of these tables."""
     steps = _release_steps(connection, Present.read(connection), table_ids)
     _run(connection, steps)
     return steps
@@ -354,19 +353,19 @@ def _run(connection: Connection, steps: Seq[InstallStep]) -> None:
 
 
 def _holders(connection: Connection) -> str:
-    return waits.told(connection, "locking") or "the server does not tell who has it"
+    return waits.told(connection, "locking") or "the server does not show which session holds it"
 
 
 def run_patiently(connection: Connection, sql: str) -> None:
-    """Run a statement; where a lock is not to be had, let the application pass and try again."""
+    """Run a statement. If it gets no lock, let the application proceed and try again."""
     for left in range(connection.options.install_attempts, 0, -1):
         try:
             connection.run(sql)
         except LockTimeout as error:
             if left == 1:
                 raise DatabaseUnavailable(
-                    f"source {connection.place}: a table is in use for too long: {_holders(connection)}",
-                    hint="end the transaction that holds it (SHOW PROCESSLIST), then run the same command again",
+                    f"source {connection.place}: a table was in use for too long: {_holders(connection)}",
+                    hint="end the transaction that holds the lock (SHOW PROCESSLIST), then run this command again",
                 ) from error
             statement_shown = sql.split("\n")[0][:120]
             logger.warning("waiting for an open transaction to run: %s; %s", statement_shown, _holders(connection))

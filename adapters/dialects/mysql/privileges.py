@@ -1,9 +1,9 @@
-"""Captured tables that VENUS's user may not use any more. They halt alone, and go on when they may be used again.
+"""Detection of privileges that VENUS's user has lost. Only the affected tables halt, until the privilege returns.
 
-information_schema shows only what a user has privileges for: a table or a column whose SELECT was revoked looks as if
-it were gone. Only a statement that names it can tell: the server refuses what is there, and does not know what is not.
-And triggers run with the privileges of their definer, which is this user: without what they need they fail the
-application's own statements, so they have to go.
+information_schema shows only objects for which a user has privileges, so a table or column without SELECT looks as if
+it were gone. A statement that names it shows the difference: the server denies access to an existing object, and
+reports a missing one as unknown. Triggers run with the privileges of their definer, which is this user. Without these
+privileges they fail the application's statements, so VENUS drops them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from venus.adapters.dialects.releasing import is_leaving
 from venus.errors import DatabaseUnavailable, SourceError
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: What capture does with VENUS's own tables: the statement that tries it, and the privileges that it needs.
+#: How capture uses VENUS's own tables: the statement that tests it, and the privileges that it needs.
 _OWN = {
     "venus_checkpoint": (("own_checkpoint", "SELECT, UPDATE"),),
     "venus_batch": (("own_batch", "SELECT, INSERT, DELETE"), ("own_batch_add", "SELECT, INSERT, DELETE")),
@@ -36,32 +36,32 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """What a captured table lacks: the statement that gives it back."""
+    """A missing privilege on a captured table. `grant` is the statement that restores it."""
 
     grant: str
-    #: Its triggers fail the application's statements until then, and are taken away.
+    #: The triggers would fail the application's statements, so they are dropped.
     silences: bool = False
-    #: They do so and may not be taken away.
+    #: The triggers fail the application's statements, and VENUS may not drop them.
     fails: bool = False
 
 
 def lacking(connection: Connection, captured: Sequence[Captured], present: Present, *, logs: bool) -> dict[int, Lack]:
-    """Return the tables that may not be used; `logs` = also those whose logs may not be read and emptied."""
-    there = [c for c in captured if c.table is not None and c.table.key and c.definition]
+    """Return the tables that VENUS may not use. `logs`: test also whether it may read and empty their logs."""
+    existing = [c for c in captured if c.table is not None and c.table.key and c.definition]
     unwritten = _unwritten(connection)
     unseen = {c.table_id for c in captured if not is_leaving(c.known.table) and not _has_triggers(c, present)}
-    asked = list(captured)
-    if not logs and _may_read(connection, there):
-        asked = [c for c in captured if c not in there or c.table_id in unwritten | unseen]
+    suspects = list(captured)
+    if not logs and _may_read(connection, existing):
+        suspects = [c for c in captured if c not in existing or c.table_id in unwritten | unseen]
     found = (
         (c.table_id, _lack(connection, c, logs=logs or c.table_id in unwritten, unseen=c.table_id in unseen))
-        for c in asked
+        for c in suspects
     )
     return {table_id: lack for table_id, lack in found if lack is not None}
 
 
 def own_lacking(connection: Connection) -> list[OwnLack]:
-    """Return what this user lacks of VENUS's own tables; a table for which it has no privilege at all is hidden."""
+    """Return the missing privileges on VENUS's own tables. The server hides a table without any privilege."""
     database = quoted(connection.address.database)
     found: dict[str, OwnLack] = {}
     if not any(registry.has_table(connection, table) for table in _OWN):
@@ -78,7 +78,7 @@ def own_lacking(connection: Connection) -> list[OwnLack]:
 
 
 def _unwritten(connection: Connection) -> set[int]:
-    """Return the tables into whose logs this user may not insert, as far as the dictionary tells."""
+    """Return the tables whose logs this user may not insert into, according to the dictionary."""
     logs = connection.rows(statement("registry", "unwritten", database=literal(connection.address.database)))
     return {int(found[1]) for (name,) in logs if (found := names.LOG_TABLE.fullmatch(name))}
 
@@ -88,13 +88,13 @@ def _has_triggers(captured: Captured, present: Present) -> bool:
 
 
 def _may_read(connection: Connection, captured: Sequence[Captured]) -> bool:
-    """Ask for all in one round trip: that is how it nearly always is."""
+    """Return whether all tables may be read. One round trip tests all of them, which nearly always succeeds."""
     each = [f"({_reading(connection, c, _columns(c))})" for c in captured]
     return not each or _is_done(connection, " UNION ALL ".join(each))
 
 
 def _columns(captured: Captured) -> list[str]:
-    """Return the columns that capture reads, or would; one that was never captured may be hidden on purpose."""
+    """Return the columns that capture reads. A column that was never captured may be hidden on purpose."""
     registered = [c.name for c in captured.known.schema.columns]
     if captured.definition:
         defined = defined_columns(captured.definition)
@@ -130,7 +130,7 @@ def _trigger(connection: Connection, captured: Captured) -> str:
 
 
 def _denied(connection: Connection, captured: Captured) -> list[str] | None:
-    """Return the columns that may not be read, [] if it is the whole table; None if all may be."""
+    """Return the columns that may not be read; [] means the whole table, None that all may be read."""
     columns = _columns(captured)
     if _is_done(connection, _reading(connection, captured, columns)):
         return None
@@ -141,7 +141,7 @@ def _denied(connection: Connection, captured: Captured) -> list[str] | None:
 
 
 def _is_done(connection: Connection, text: str) -> bool:
-    """Run a statement; False if the server refuses it for whatever reason."""
+    """Run a statement; return False if the server refuses it for any reason."""
     try:
         connection.rows(text)
     except DatabaseUnavailable:
@@ -158,7 +158,7 @@ def _allowed(connection: Connection, text: str) -> bool:
         return False
     except DatabaseUnavailable:
         raise
-    except SourceError:  # gone, or turned into something else
+    except SourceError:  # dropped, or replaced by another kind of object
         return True
     return True
 
@@ -170,7 +170,7 @@ def _grant(connection: Connection, privileges: str, place: str) -> str:
 
 
 def _parts(connection: Connection, place: str) -> Iterator[str]:
-    """Yield the parts of a place; what follows a period is a name, whatever word it is."""
+    """Yield the parts of a qualified name. After a period, even a reserved word needs no quotes."""
     database, _, table = place.partition("`.")
     yield _shown(connection, database[1:].replace("``", "`"))
     bare = table.strip("`").replace("``", "`")
@@ -178,6 +178,6 @@ def _parts(connection: Connection, place: str) -> Iterator[str]:
 
 
 def _shown(connection: Connection, name: str) -> str:
-    """Return a name as somebody would type it: quoted only if the server would not read it as a name."""
+    """Return a name with quotes only if the server does not accept it without."""
     plain = _PLAIN.fullmatch(name) and _is_done(connection, f"SELECT 1 AS {name}")
     return name if plain else quoted(name)

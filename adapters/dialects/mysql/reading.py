@@ -1,6 +1,6 @@
-"""Rows of one captured table become sections: SQL text, bounded reading, canonical text, packed bytes.
+"""Rows of one captured table as sections: SQL text, bounded reading, canonical text, packed bytes.
 
-In a row's path this lies between the snapshot and the batches; from here on nobody sees MySQL's values any more.
+This step lies between the snapshot and the batches. Later steps see no values of MySQL.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from venus.model import Kind, TableSchema
 
 Row = tuple[Any, ...]
 
-#: Rows fetched at a time where one may be large: what is held can exceed a section's limit by so many rows at most.
+#: Rows fetched at a time where a row may be large: a section exceeds its limit by at most this many rows.
 PIECE_ROWS = 16
-#: What a value without a length of its own counts.
+#: Assumed size of a value that has no length of its own.
 VALUE_BYTES = 10
 _UNBOUNDED = (Kind.TEXT, Kind.BYTES, Kind.JSON)
 _AS_NUMBER = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year"}
@@ -39,7 +39,7 @@ _AS_NUMBER = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "y
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How one version of a table is read."""
+    """Statements and rules that read one version of a table."""
 
     layout: Layout
     rules: tuple[Rule | None, ...]
@@ -47,12 +47,12 @@ class Access:
     table_sql: str
     changes_sql: str
     columns_sql: str
-    order: tuple[str, ...]  # what rows of a fill are ordered by
+    order: tuple[str, ...]  # the terms by which the rows of a fill are ordered
     wide: tuple[int, ...]  # columns whose values may be large
 
     @property
     def key_count(self) -> int:
-        """How many columns come first in a row."""
+        """How many key columns a row begins with."""
         return self.layout.key_count
 
     def fill_sql(self, cursor: bytes, rows: int) -> str:
@@ -64,7 +64,7 @@ class Access:
 
     @property
     def last_sql(self) -> str:
-        """Return the statement that reads the row with the greatest key."""
+        """The statement that reads the row with the greatest key."""
         return statement(
             "cut", "fill", columns=self.columns_sql, table=self.table_sql, after="",
             order=", ".join(f"{column} DESC" for column in self.order), rows="1",
@@ -78,19 +78,19 @@ class Access:
         return f" WHERE ({self._compared(place.after, '>')}){through}"
 
     def _compared(self, key: list[Any], operator: str) -> str:
-        """Compare column by column: MySQL reads no range by an index for a comparison of rows."""
+        """Return a comparison of the key, column by column: MySQL uses no index range for a comparison of rows."""
         values = [_untagged(v, d) for v, d in zip(key, self.declared, strict=True)]
         cases = []
         for i, value in enumerate(values):
             equal = [f"{self.order[j]} = {values[j]}" for j in range(i)]
-            # only the last column may be equal as well
+            # only the last column may also be equal
             compares = operator if i == len(values) - 1 else operator[0]
             cases.append(" AND ".join([*equal, f"{self.order[i]} {compares} {value}"]))
         return " OR ".join(f"({case})" for case in cases)
 
 
 def access_to(table: Table, schema: TableSchema, *, zero_dates_null: bool) -> Access:
-    """Write the statements for a table as it is now."""
+    """Build the statements for a table as it is at present."""
     layout = Layout.of(schema)
     key = layout.columns[: layout.key_count]
     logged = log_keys(len(key))
@@ -120,7 +120,7 @@ def access_to(table: Table, schema: TableSchema, *, zero_dates_null: bool) -> Ac
             log=log_table(schema.table_id),
             table=table.sql,
             same=" AND ".join(same),
-            # what is gone comes first where keys may be equal without being the same
+            # deleted rows come first where keys may be equal without being identical
             order="" if all(exact) else f" ORDER BY {is_there}",
         ),
         order=tuple(_ordered(d, f"t.{quoted(c.name)}") for d, c in zip(declared, key, strict=True)),
@@ -129,12 +129,12 @@ def access_to(table: Table, schema: TableSchema, *, zero_dates_null: bool) -> Ac
 
 
 def _ordered(declared: Declared, column: str) -> str:
-    """Return what rows are ordered by: an ENUM goes by its number, but is compared by its text."""
+    """Return the term to order by. An ENUM sorts by its number but compares by its text."""
     return f"CONCAT({column})" if declared.data_type in ("enum", "set") else column
 
 
 class Rows:
-    """A statement's rows, taken in portions of bounded weight."""
+    """The rows of a statement, taken in portions of bounded size."""
 
     def __init__(self, cursor: SSCursor, access: Access) -> None:
         self._cursor = cursor
@@ -143,7 +143,7 @@ class Rows:
         self.ended = False
 
     def take(self, *, rows_max: int, bytes_max: int) -> list[Row]:
-        """Return the next rows, at least one unless the statement has ended."""
+        """Return the next rows: at least one, unless the statement has ended."""
         rows: list[Row] = []
         weight = 0
         while not self.ended and len(rows) < rows_max and weight < bytes_max:
@@ -157,13 +157,13 @@ class Rows:
 
 
 def weight_of(rows: Seq[Row], wide: Seq[int], row_bytes: int) -> int:
-    """Return about what rows weigh."""
+    """Return the approximate size of rows in bytes."""
     lengths = sum(len(v) for i in wide for row in rows if (v := row[i]) is not None)
     return lengths + len(rows) * row_bytes
 
 
 def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
-    """Turn rows (key, other columns, is there, only inserted) into sections within the limit, tombstones first.
+    """Convert rows (key, other columns, exists, only inserted) to sections within the limit, tombstones first.
 
     Raises UnfitRow.
     """
@@ -205,7 +205,7 @@ def _texts(access: Access, columns: Seq[Row], rows: list[Row]) -> list[Seq[Value
             raise
     for n in range(access.key_count):
         if None in texts[n]:
-            raise UnfitRow(f"column {access.layout.columns[n].name} is no date in a key")
+            raise UnfitRow(f"column {access.layout.columns[n].name} is not a valid date, which a key requires")
     return texts
 
 
@@ -220,13 +220,13 @@ def _name_unfit(access: Access, column: int, rule: Rule | None, values: Row, row
 
 
 def key_for_people(access: Access, row: Row) -> str:
-    """Name a row."""
+    """Return the key of a row as text for messages."""
     names = (c.name for c in access.layout.columns)
     return ", ".join(f"{name}={value!r}" for name, value in zip(names, row[: access.key_count], strict=False))
 
 
 def _divided(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
-    """Cut a section that came out heavier than it looked into ones within the limit; a single row stays whole."""
+    """Divide a section that is larger than estimated into sections within the limit. A single row stays whole."""
     if section.nbytes <= bytes_max or section.count == 1:
         yield section
         return
@@ -257,7 +257,7 @@ def key_of(row: Row, key_count: int) -> list[Any]:
 
 
 def _untagged(value: str | list[str], declared: Declared) -> str:
-    """Write a key's value as SQL; numbers bare, because a comparison with text would be one of doubles."""
+    """Return a key's value as SQL. Numbers have no quotes, because MySQL compares text and numbers as doubles."""
     if isinstance(value, list):
         return f"X'{value[0]}'"
     if declared.data_type in _AS_NUMBER:

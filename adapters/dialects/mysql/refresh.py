@@ -1,7 +1,7 @@
-"""Compares the registry with the dictionary while capture runs: new versions, lost keys, lost triggers, TRUNCATE.
+"""Comparison of the registry with the dictionary while capture runs: versions, keys, triggers, TRUNCATE.
 
-Whatever is done to a captured table, the application's statements go on. A new column starts the table's fill again,
-so that old rows get its value; what cannot be followed makes the table RESYNC, with the reason.
+The application's statements never fail, whatever happens to a captured table. A new column restarts the table's fill,
+so that old rows get its value. A change that capture cannot follow makes the table RESYNC, with the reason.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ logger = logging.getLogger(__name__)
 
 _LOG_LOCK_S = 1
 
-TRUNCATED = "TRUNCATE (or a rebuild, which looks alike): rows may be gone that no trigger has noted; read it again"
+TRUNCATED = "TRUNCATE (or a rebuild, which looks alike): rows may be gone that no trigger has logged; read it again"
 
 
 SILENCED = (
-    "its triggers were taken away, as without that privilege they fail the application's statements: run "
+    "its triggers were taken away, because without that privilege they fail the application's statements: run "
     "`venus install-triggers`, then resync it"
 )
 
 
 def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping[int, Lack], present: Present) -> bool:
-    """Bring the registry up to the dictionary; return whether it has changed.
+    """Update the registry to the dictionary; return whether it has changed.
 
-    `lacks`: the tables that may not be used, of which the dictionary does not tell everything.
+    `lacks`: the tables that VENUS may not use. The dictionary shows them only in part.
     """
     paths, circles = reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
@@ -52,7 +52,7 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping
             _halt(connection, c, lacks[c.table_id], present)
             continue
         if is_leaving(c.known.table):
-            continue  # its triggers are gone because somebody wanted that
+            continue  # an operator had its triggers removed
         reaching_it = [p for p in paths if p.child == c.schema.name]
         reason = _lost(c)
         if reason:
@@ -72,11 +72,11 @@ def refresh(connection: Connection, loaded: Loaded, marks: Marks, lacks: Mapping
 
 
 def _halt(connection: Connection, captured: Captured, lack: Lack, present: Present) -> None:
-    """Leave a table that may not be used out of the cuts, with what its log has, until it may be used again."""
+    """Pause a table that VENUS may not use, until it may use it again. The log keeps its rows."""
     if lack.silences:
         _silence(connection, captured, present, denied=True)
     known = captured.known.table
-    if is_unreadable(known):  # for want of something else, it may be
+    if is_unreadable(known):  # perhaps because of another missing privilege
         state, why = state_before(known)
         known = replace(known, state=state, reason=why)
     elif known.state == registry.PAUSED:
@@ -91,7 +91,7 @@ def _halt(connection: Connection, captured: Captured, lack: Lack, present: Prese
 
 
 def _lost(captured: Captured) -> str:
-    """Return why a table cannot be captured any more."""
+    """Return why a table can no longer be captured, empty if it can."""
     table = captured.table
     if table is None:
         return "the table is gone: dropped or renamed"
@@ -107,59 +107,59 @@ def _lost(captured: Captured) -> str:
 
 
 def _silence(connection: Connection, captured: Captured, present: Present, *, denied: bool = False) -> None:
-    """Take away the triggers of a table whose key has changed, or that may not be used: they could fail statements.
+    """Drop the triggers of a table whose key has changed, or that VENUS may not use: they could fail statements.
 
-    So could those of a cascade that reaches it and, if it is `denied`, of one that begins there.
+    This includes triggers of cascades that reach the table and, if it is `denied`, of those that begin there.
     """
     for name, (_, table, _, _) in present.triggers.items():
         if number_in(name) == captured.table_id or (denied and table == captured.schema.name):
             try:
                 connection.run(drop_trigger(connection.address.database, name))
             except LockTimeout:
-                logger.warning("%s is in use: trigger %s is taken away later", captured.schema.qualified, name)
+                logger.warning("%s is in use: trigger %s will be dropped later", captured.schema.qualified, name)
 
 
 def _widen_log(connection: Connection, table: Table, table_id: int, present: Present) -> Present:
-    """Give a log the type of a key that became unsigned, signed or a decimal: until then it is a wide integer.
+    """Give a log the type of a key that became unsigned, signed or a decimal.
 
-    Writers queue up behind the request for the lock, so it is short. Without it the table is RESYNC.
+    Writers queue behind the lock request, so its timeout is short. If it fails, the table becomes RESYNC.
     """
     name = names.log_table(table_id)
-    there, wanted = present.logs.get(name, ""), key_description(table)
-    if present.has_log(table, name) or not can_widen_log(there, table):
+    existing, required = present.logs.get(name, ""), key_description(table)
+    if present.has_log(table, name) or not can_widen_log(existing, table):
         return present
     usual = connection.options.lock_timeout_s
     try:
         connection.run(f"SET lock_wait_timeout = {_LOG_LOCK_S}")
         connection.run(widen_log(table, table_id))
     except (LockTimeout, SourceError) as error:
-        logger.warning("%s: its log %s stays as it is: %s", table.where, name, error)
+        logger.warning("%s: its log %s was not changed: %s", table.where, name, error)
         return present
     finally:
         connection.run(f"SET lock_wait_timeout = {usual}")
-    return replace(present, logs={**present.logs, name: wanted})
+    return replace(present, logs={**present.logs, name: required})
 
 
 def _missed(table: Table, captured: Captured, present: Present, paths: Seq[Path], circular: Mapping[str, str]) -> str:
     lacking = present.lacks(table, captured.table_id, paths)
     if lacking:
         shown = ", ".join(lacking[:3])
-        return f"changes may have been missed, {shown} not there or altered: run `venus install-triggers`"
+        return f"changes may have been missed, {shown} missing or altered: run `venus install-triggers`"
     if table.name in circular:
         return f"foreign key {circular[table.name]} cascades in a circle, which no trigger can follow"
     return ""
 
 
 def _follow_mark(connection: Connection, c: Captured, marks: Marks, mark: str, noted: Mapping[int, str]) -> str:
-    """Note a table's number; return the reason if it is another one and nothing else explains that."""
+    """Store InnoDB's number of a table. Return the reason for RESYNC if nothing but TRUNCATE explains a new one."""
     if not mark or noted.get(c.table_id) == mark or c.state == registry.PAUSED:
         return ""
     altered = c.access is None or seen.other_columns(noted.get(seen.slot(c.table_id), ""), _look(c))
     known = c.table_id in noted
     if known and altered:
-        registry.restart_fill(connection, c.table_id)  # an ALTER that rebuilds hides a TRUNCATE before it
+        registry.restart_fill(connection, c.table_id)  # an ALTER that rebuilds hides an earlier TRUNCATE
     elif known:
-        # the state before the mark: a crash in between finds it again
+        # the state is stored before the mark, so that a crash in between loses nothing
         registry.set_state(connection, c.table_id, registry.RESYNC, TRUNCATED)
     marks.store(c.table_id, mark)
     return TRUNCATED if known and not altered else ""
@@ -168,13 +168,13 @@ def _follow_mark(connection: Connection, c: Captured, marks: Marks, mark: str, n
 def _follow_definition(
     connection: Connection, c: Captured, marks: Marks, noted: Mapping[int, str], *, moved: bool
 ) -> None:
-    """Note a table's definition, and have the table read again if ALTER TABLE may have given it other values."""
+    """Store a table's definition, and restart its fill if ALTER TABLE may have changed values."""
     slot, look = seen.slot(c.table_id), _look(c)
     before = noted.get(slot, "")
     if before == look or not c.definition or c.state == registry.PAUSED:
         return
     if seen.altered(before, look, moved=moved):
-        registry.restart_fill(connection, c.table_id)  # before it is noted: a crash in between finds it again
+        registry.restart_fill(connection, c.table_id)  # before it is stored: a crash in between loses nothing
     marks.store(slot, look)
 
 
@@ -183,9 +183,9 @@ def _look(c: Captured) -> str:
 
 
 def _files_moved(loaded: Loaded, noted: Mapping[int, str]) -> bool:
-    """Say whether the definition of a table was written again that nobody alters: ours."""
-    ours = (c for c in loaded.captured if c.schema.name == names.HEARTBEAT)
-    return any(seen.written_again(noted.get(seen.slot(c.table_id), ""), _look(c)) for c in ours)
+    """Return whether the definition of the heartbeat table was written again: no application alters it."""
+    heartbeats = (c for c in loaded.captured if c.schema.name == names.HEARTBEAT)
+    return any(seen.written_again(noted.get(seen.slot(c.table_id), ""), _look(c)) for c in heartbeats)
 
 
 def _new_version(connection: Connection, captured: Captured) -> None:
@@ -198,13 +198,13 @@ def _new_version(connection: Connection, captured: Captured) -> None:
 
 
 def _needs_fill(before: TableSchema, now: TableSchema) -> bool:
-    """Say whether rows that are there already have values that were never shipped: new or retyped columns."""
+    """Return whether existing rows have values that were never shipped: new or retyped columns."""
     known = {c.number: (c.name, c.type) for c in before.columns}
     return any(known.get(c.number) != (c.name, c.type) for c in now.columns)
 
 
 def is_whole(connection: Connection, loaded: Loaded, captured: Captured) -> bool:
-    """Say whether everything that captures a table is in its place."""
+    """Return whether the triggers and the log of a table are complete."""
     paths, circles = reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
     reaching_it = [p for p in paths if p.child == captured.schema.name]

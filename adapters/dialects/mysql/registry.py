@@ -27,7 +27,7 @@ class Registered:
 
     table: RegisteredTable
     fingerprint: str
-    #: The highest field number ever given to a column of it.
+    #: The highest field number that a column of it ever had.
     number_max: int
 
     @property
@@ -37,23 +37,23 @@ class Registered:
 
     @property
     def table_id(self) -> int:
-        """Its number."""
+        """The number of the table."""
         return self.table.schema.table_id
 
 
 def has_table(connection: Connection, name: str) -> bool:
-    """Say whether a table of ours is there."""
+    """Return whether a table of VENUS exists."""
     parts = {"database": literal(connection.address.database), "name": literal(name)}
     return str(connection.row(statement("registry", "exists", **parts))[0]) != "0"
 
 
 def is_installed(connection: Connection) -> bool:
-    """Say whether there is a registry."""
+    """Return whether the registry exists."""
     return has_table(connection, "venus_captured_table") and has_table(connection, MARKS)
 
 
 def require_installed(connection: Connection) -> None:
-    """Raise Refused if there is no registry yet."""
+    """Raise NotInstalled if there is no registry."""
     if not is_installed(connection):
         raise NotInstalled(
             f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first"
@@ -76,7 +76,7 @@ def tables(connection: Connection, *, released: bool = False) -> list[Registered
 
 
 def row_counts(connection: Connection) -> dict[int, int]:
-    """Return about how many rows the captured tables have, by number."""
+    """Return the estimated row counts of the captured tables by number."""
     return {int(table_id): int(rows) for table_id, rows in connection.rows(statement("registry", "row_counts"))}
 
 
@@ -85,7 +85,7 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 def mark(connection: Connection) -> str:
-    """Return what changes with the registry."""
+    """Return a digest that changes with the registry."""
     return str(connection.row(statement("registry", "mark"))[0])
 
 
@@ -110,19 +110,19 @@ def _version(schema: TableSchema, number_max: int = 0) -> dict[str, str]:
 
 
 def set_state_sql(table_id: int, state: str, reason: str) -> str:
-    """Return the statement that notes a table's state."""
+    """Return the statement that stores a table's state."""
     parts = {"table_id": str(table_id), "state": literal(state), "reason": literal(reason or None)}
     return statement("registry", "set_state", **parts)
 
 
 def set_state(connection: Connection, table_id: int, state: str, reason: str) -> None:
-    """Note a table's state."""
+    """Store a table's state."""
     if connection.run(set_state_sql(table_id, state, reason)) != 1:
         raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
 
 
 def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
-    """Pause a table because a row of it cannot be carried, unless it is paused already."""
+    """Pause a table because one of its rows cannot be carried, unless it is paused already."""
     with connection.transaction():
         settle_epoch(connection, epoch)
         for known in tables(connection):
@@ -131,23 +131,23 @@ def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
 
 
 def take_up_sql(table_id: int) -> str:
-    """Return the statement that has a released table captured again, and read as a whole."""
+    """Return the statement that captures a released table again and restarts its fill."""
     return statement("registry", "take_up", table_id=str(table_id))
 
 
 def forget_marks_sql(numbers: Iterable[int]) -> str:
-    """Return the statement that forgets by which numbers and definitions InnoDB knew a table."""
+    """Return the statement that deletes the stored numbers and definitions of a table."""
     return statement("registry", "forget_marks", numbers=", ".join(map(str, numbers)))
 
 
 def restart_fill(connection: Connection, table_id: int) -> None:
-    """Make the next cuts read the whole table again."""
+    """Restart the fill of a table."""
     if connection.run(statement("registry", "restart_fill", table_id=str(table_id))) != 1:
         raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
 
 
 def start_over(connection: Connection, table_id: int, version: int) -> None:
-    """Have a fill that begins end in a sweep, and make this the version of its table unless it has a higher one."""
+    """Make the fill end in a sweep, and raise the version of the table to this one unless it is higher already."""
     connection.run(statement("registry", "sweep", table_id=str(table_id)))
     for known in tables(connection):
         if known.table_id == table_id and known.schema.version < version:
@@ -166,25 +166,25 @@ def state(connection: Connection) -> SourceState:
 
 
 def settle(connection: Connection) -> SourceState:
-    """Read the checkpoint row and hold it to the end of the transaction."""
+    """Read the checkpoint row and lock it until the transaction ends."""
     return _state(connection.row(statement("registry", "settle")))
 
 
 def settle_epoch(connection: Connection, epoch: Epoch) -> SourceState:
-    """Hold the checkpoint row to the end of the transaction.
+    """Lock the checkpoint row until the transaction ends.
 
-    Raises Fenced if another instance has raised the epoch, WentBack if it is lower.
+    Raises Fenced if another instance raised the epoch, WentBack if it is lower.
     """
     held = settle(connection)
     if held.epoch < epoch:
-        raise WentBack(f"source {connection.place}: its epoch is {held.epoch}, and was {epoch}: it was restored")
+        raise WentBack(f"source {connection.place}: its epoch is {held.epoch}, but was {epoch}: it was restored")
     if held.epoch != epoch:
         raise Fenced(f"source {connection.place}: epoch {held.epoch} is in force, this adapter has {epoch}")
     return held
 
 
 def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:
-    """Fence older instances; waits for one that is just committing."""
+    """Fence older instances. Waits for one that is committing."""
     with connection.transaction():
         held = settle(connection)
         if held.epoch > epoch:
@@ -194,7 +194,7 @@ def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:
 
 
 def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-    """Return those that are in the batch table, after waiting for an instance that is just committing."""
+    """Return those of the batches that are in the batch table. Waits for an instance that is committing."""
     if not numbers:
         return {}
     with connection.transaction():
@@ -211,14 +211,14 @@ def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, Batc
 
 
 def batch_rows(records: Iterable[BatchRecord]) -> str:
-    """Return the VALUES of batch rows; numbers and hexadecimal digits only."""
+    """Return the VALUES of batch rows. They contain only numbers and hexadecimal digits."""
     return ", ".join(
         f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in records
     )
 
 
 def store_fill_sql(before: FillState, after: FillState) -> str:
-    """Return the statement that stores how far a fill has come."""
+    """Return the statement that stores the progress of a fill."""
     return statement(
         "registry", "store_fill", table_id=str(after.table_id), cursor=literal(after.cursor or None),
         rows_done=str(after.rows_done), done=str(int(after.done)), sweep_from=str(int(after.sweep_from)),
@@ -227,7 +227,7 @@ def store_fill_sql(before: FillState, after: FillState) -> str:
 
 
 def backlog(connection: Connection, table_ids: Seq[int]) -> dict[int, int]:
-    """Return for each table how many log rows wait."""
+    """Return the number of waiting log rows by table."""
     if not table_ids:
         return {}
     waiting = (statement("registry", "waiting", table_id=str(t), log=log_table(t)) for t in table_ids)

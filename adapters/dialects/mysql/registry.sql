@@ -1,4 +1,4 @@
--- The registry of captured tables, the checkpoint row and the batch table; migrations/versions creates them.
+-- The registry of captured tables, the checkpoint row and the batch table. migrations/versions creates them.
 
 -- exists --
 SELECT count(*) FROM information_schema.tables WHERE table_schema = {database} AND table_name = {name}
@@ -12,12 +12,12 @@ SELECT table_id, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce
 SELECT name FROM venus_captured_table
 
 -- sign --
--- All that may change of a registered table; its columns do so with the fingerprint.
+-- Everything of a registered table that may change. A change of its columns changes the fingerprint.
 SELECT table_id, fingerprint, state, reason, fill_cursor, fill_rows, fill_estimate, fill_done, sweep_from
   FROM venus_captured_table ORDER BY table_id
 
 -- mark --
--- Changes with every change of the registry that capture must know of.
+-- Changes with every change of the registry that affects capture.
 SELECT md5(coalesce(group_concat(concat_ws(' ', table_id, fingerprint, state) ORDER BY table_id), ''))
   FROM venus_captured_table
 
@@ -36,18 +36,18 @@ UPDATE venus_captured_table SET schema_wire = {schema_wire}, fingerprint = {fing
 UPDATE venus_captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
 
 -- restart_fill --
--- If anything was ever shipped, of its log at least, the table is swept: what is not met again is gone.
+-- If anything of the table may have been shipped, the fill ends in a sweep, which removes the rows that it did not read.
 UPDATE venus_captured_table
    SET sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus_checkpoint WHERE id = 1),
        fill_cursor = NULL, fill_done = 0, fill_rows = 0
  WHERE table_id = {table_id}
 
 -- sweep --
--- Although nothing that is known here was shipped of it.
+-- Forces a sweep even if the source has no record of shipped rows.
 UPDATE venus_captured_table SET sweep_from = greatest(sweep_from, 1) WHERE table_id = {table_id}
 
 -- take_up --
--- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
+-- Rows of a released table that were shipped before may be gone since, so the table is swept.
 UPDATE venus_captured_table
    SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_done = 0, fill_rows = 0,
        sweep_from = (SELECT next_sequence FROM venus_checkpoint WHERE id = 1)
@@ -57,7 +57,7 @@ UPDATE venus_captured_table
 DELETE FROM venus_innodb_table WHERE table_id IN ({numbers})
 
 -- store_fill --
--- Only from where this chunk began: a restart that an operator ordered in between stands.
+-- Applies only if the fill is still where this chunk began, so that an operator's restart is kept.
 UPDATE venus_captured_table
    SET fill_cursor = {cursor}, fill_rows = {rows_done}, fill_done = {done}, sweep_from = {sweep_from}
  WHERE table_id = {table_id} AND coalesce(fill_cursor, '') = {was_cursor} AND fill_rows = {was_rows}
@@ -67,7 +67,7 @@ UPDATE venus_captured_table
 SELECT epoch, next_sequence, last_batch FROM venus_checkpoint WHERE id = 1
 
 -- settle --
--- The fence: waits for an instance that is just committing, and keeps others out to the end of the transaction.
+-- The fence: waits for an instance that is committing, and excludes others until the transaction ends.
 SELECT epoch, next_sequence, last_batch FROM venus_checkpoint WHERE id = 1 FOR UPDATE
 
 -- raise_epoch --
@@ -89,7 +89,7 @@ SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus_batch W
 UPDATE venus_heartbeat SET beat_at = CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) WHERE id = 1
 
 -- beat_again --
--- Somebody has deleted the row.
+-- The heartbeat row was deleted.
 INSERT INTO venus_heartbeat (id, beat_at)
 SELECT 1, CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) FROM DUAL
 WHERE NOT EXISTS (SELECT * FROM venus_heartbeat)
@@ -98,28 +98,28 @@ WHERE NOT EXISTS (SELECT * FROM venus_heartbeat)
 SELECT {table_id}, count(*) FROM {log}
 
 -- may_read --
--- Of a column that may not be read the server says so; of one that is not there, that it does not know it.
+-- The server denies access to an existing column, and reports a missing one as unknown.
 SELECT 1 FROM (SELECT {columns} FROM {table} LIMIT 0) AS nothing
 
 -- may_empty --
--- Needs the privileges of the statement, and does not run it.
+-- EXPLAIN needs the privileges of the statement without running it.
 EXPLAIN DELETE FROM {log} WHERE seq = 0
 
 -- may_note --
--- What the triggers do, which have the privileges of who made them.
+-- The statement of the triggers, which run with the privileges of their definer.
 EXPLAIN INSERT INTO {log} (op) VALUES ('I')
 
 -- unwritten --
--- Logs that this user sees and may not write into.
+-- Logs that this user sees but may not insert into.
 SELECT DISTINCT table_name FROM information_schema.columns
  WHERE table_schema = {database} AND table_name LIKE 'venus\_l\_%' AND privileges NOT LIKE '%insert%'
 
 -- trigger_shown --
--- Of one that may not be seen the server says so; information_schema leaves it out like one that is not there.
+-- The server denies access to an existing trigger. information_schema omits it like a missing one.
 SHOW CREATE TRIGGER {trigger}
 
 -- own_checkpoint --
--- What capture does with VENUS's own tables; only explained, which needs the same privileges.
+-- How capture uses VENUS's own tables. These statements are only explained, which needs the same privileges.
 UPDATE venus_checkpoint SET epoch = epoch + 1 WHERE id = 0
 
 -- own_batch --
@@ -145,8 +145,8 @@ DELETE FROM venus_innodb_table WHERE table_id = 0 AND mark = ''
 REPLACE INTO venus_innodb_table (table_id, mark) VALUES (0, '')
 
 -- blockers --
--- InnoDB does not say what an open transaction has written, so the oldest that has written stands for every table. It tells
--- times as the server's system does, whatever the session's time zone is.
+-- InnoDB does not show which tables an open transaction has written, so the oldest writer counts for every table. Its
+-- times are in the system's time zone, whatever the session's is.
 SELECT coalesce(max(timestampdiff(SECOND, trx_started, convert_tz(utc_timestamp(), '+00:00', 'SYSTEM'))), 0)
   FROM information_schema.innodb_trx WHERE trx_rows_modified > 0
 
@@ -157,7 +157,7 @@ SELECT t.trx_mysql_thread_id, coalesce(p.user, ''), coalesce(p.host, ''), coales
  WHERE t.trx_rows_modified > 0 ORDER BY t.trx_started LIMIT 1
 
 -- locking --
--- Who has a transaction open, or works in this database: InnoDB does not tell who holds a table's definition.
+-- Sessions with an open transaction, or active in this database: InnoDB does not show who locks a table's definition.
 SELECT p.id, coalesce(p.user, ''), coalesce(p.host, ''), coalesce(p.command, ''), coalesce(p.info, ''),
        coalesce(t.trx_started, '')
   FROM information_schema.processlist p LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id
@@ -178,14 +178,14 @@ CREATE TEMPORARY TABLE IF NOT EXISTS venus_claimed (seq BIGINT NOT NULL PRIMARY 
 INSERT INTO venus_claimed (seq) VALUES {rows}
 
 -- delete_claimed --
--- By number, one descent for each: a range or a list may be read as a scan, which would wait for every uncommitted row.
+-- One index lookup for each number: a range or a list may become a scan, which would wait for every uncommitted row.
 DELETE l FROM venus_claimed STRAIGHT_JOIN {log} AS l ON l.seq = venus_claimed.seq
 
 -- forget_claimed --
 DELETE FROM venus_claimed
 
 -- row_counts --
--- What InnoDB estimates from a few pages; MySQL keeps these figures for up to a day.
+-- InnoDB's estimates from a few pages. MySQL caches these figures for up to a day.
 SELECT c.table_id, coalesce(t.table_rows, 0)
   FROM venus_captured_table c
   JOIN information_schema.tables t ON t.table_schema = c.namespace AND t.table_name = c.name

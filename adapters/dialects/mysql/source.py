@@ -1,8 +1,8 @@
-"""MariaDB or MySQL as a source: the dialect contract, put together from the files beside this one.
+"""MariaDB or MySQL as a source: the implementation of the dialect contract.
 
-Two sessions, one thread: the reader holds a cut's snapshot, the writer does everything else in short transactions.
-What is cached (registry, dictionary, statements) is checked in every snapshot: what another process or a DDL statement
-has changed shows as SchemaChanged, and refresh_schemas() reads it again.
+One thread uses two sessions. The reader holds the snapshot of a cut; the writer does everything else in short
+transactions. The registry, the dictionary and the statements are cached, and every snapshot validates them. A change by
+another process or by DDL raises SchemaChanged, and refresh_schemas() reads everything again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
 CAPABILITIES = Capabilities(transactional_ddl=False)
-#: Between two looks at InnoDB's numbers.
+#: Interval between two checks of InnoDB's numbers.
 WATCH_S = 1.0
 
 
 def open_source(settings: Settings) -> MysqlSource:
-    """Connect to the source of the settings."""
+    """Connect to the source in the settings."""
     return MysqlSource(settings.source.url.get_secret_value(), columns=ColumnChoice.of(settings))
 
 
@@ -72,7 +72,7 @@ class MysqlSource:
         self._pace = FillPace()
         self._halts = Halts()
         self._left = LeftAt()
-        self._asked = False  # which tables may be read
+        self._has_tested_privileges = False
 
     def close(self) -> None:
         self._reader.close()
@@ -104,7 +104,7 @@ class MysqlSource:
         names = dictionary.chosen_names(place, dictionary.table_names(self._writer), include, exclude)
         if not (names := [name for name in names if name not in known]):
             return []
-        # capture has just read it as a whole, to compare it with the registry
+        # capture has usually just read the whole dictionary, to compare it with the registry
         read = self._loaded.dictionary.tables if self._loaded else {}
         tables = read if all(name in read for name in names) else self._dictionary().tables
         return [
@@ -183,7 +183,7 @@ class MysqlSource:
         self._loaded = None
 
     def restart_fill(self, table_id: int) -> None:
-        """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
+        """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
         registry.restart_fill(self._writer, table_id)
         loaded = load(self._writer)
         for c in loaded.captured:
@@ -192,7 +192,7 @@ class MysqlSource:
         self._loaded = None
 
     def start_over(self, table_id: int, version: int) -> None:
-        # what InnoDB knew it by says nothing after a restore; a TRUNCATE before the first look is before the fill too
+        # InnoDB's number means nothing after a restore; a TRUNCATE before the next check also precedes the fill
         self._writer.run(registry.forget_marks_sql([table_id, seen.slot(table_id)]))
         self.restart_fill(table_id)
         with self._writer.transaction():
@@ -224,7 +224,7 @@ class MysqlSource:
                 age = int(self._writer.row(statement("registry", "blockers"))[0])
             except DatabaseUnavailable:
                 raise
-            except SourceError:  # without PROCESS nobody can say
+            except SourceError:  # the user lacks the privilege PROCESS
                 self._marks.visible = False
         return {t: (n, age) for t, n in waiting.items()}
 
@@ -252,8 +252,10 @@ class MysqlSource:
         denied = self._reader.denied or self._writer.denied
         halted = any(is_unreadable(c.known.table) for c in loaded.captured)
         present = install.Present.read(self._writer)
-        lacks = privileges.lacking(self._writer, loaded.captured, present, logs=denied or halted or not self._asked)
-        self._asked, self._reader.denied, self._writer.denied = True, False, False
+        lacks = privileges.lacking(
+            self._writer, loaded.captured, present, logs=denied or halted or not self._has_tested_privileges
+        )
+        self._has_tested_privileges, self._reader.denied, self._writer.denied = True, False, False
         self._retry_halted(loaded, lacks)
         changed = refresh.refresh(self._writer, loaded, self._marks, lacks, present)
         if changed or registry.mark(self._writer) != loaded.mark:
@@ -264,7 +266,7 @@ class MysqlSource:
         return [c.known.schema for c in loaded.captured if (c.known.table_id, c.known.schema.version) not in known]
 
     def _retry_halted(self, loaded: Loaded, lacks: Container[int]) -> None:
-        """Go on with tables that may be read again, or halted at a row and have been written to since."""
+        """Resume tables that may be read again, and those that halted at a row and were written to since."""
         readable = [c.known for c in loaded.captured if c.table_id not in lacks]
         for known in (k for k in readable if is_unreadable(k.table)):
             registry.set_state(self._writer, known.table_id, *state_before(known.table))
@@ -283,7 +285,7 @@ class MysqlSource:
         return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._halts, self._left)
 
     def _watch(self, loaded: Loaded) -> None:
-        """Look now and then whether a table has another number than it had: TRUNCATE leaves no other trace."""
+        """Check periodically whether InnoDB's number of a table has changed: TRUNCATE leaves no other trace."""
         if self._monotonic() < self._watched_at + WATCH_S:
             return
         now, noted = self._marks.now(), self._marks.stored()
@@ -294,7 +296,7 @@ class MysqlSource:
         self._watched_at = self._monotonic()
 
     def _load(self, *, again: bool = False) -> Loaded:
-        """Read the registry and the dictionary, and write the statements for the tables there are."""
+        """Read the registry and the dictionary, and build the statements of the tables."""
         if self._loaded is None or again:
             registry.require_installed(self._writer)
             self._loaded = load(self._writer)

@@ -1,4 +1,4 @@
-"""The SQL of the MariaDB and MySQL source."""
+"""SQL statements of the MariaDB and MySQL source."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a table of MariaDB or MySQL is besides its rows: checks, indexes, defaults (VENUS 3.4).
+"""Structure of a MariaDB or MySQL table: checks, indexes, defaults (VENUS 3.4).
 
-In words that mean the same in PostgreSQL; what has none is listed with the reason. Most texts there are compared
-regardless of case; PostgreSQL would compare them exactly, so their checks are proposed and not made.
+Everything is expressed in SQL that means the same in PostgreSQL. What has no equal is listed with the reason. MariaDB
+and MySQL compare most texts regardless of case and PostgreSQL exactly, so checks of such texts are only proposed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BEGINNING = "it covers only the beginning of a value; the whole one may be too 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What information_schema says of one table; `columns` are its rows of the dictionary's block of that name."""
+    """The rows of information_schema about one table."""
 
     indexes: list[Row] = field(default_factory=list)
     checks: list[Row] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Rows:
 
 @dataclass(slots=True)
 class Structure:
-    """Of one table."""
+    """The structure of one table."""
 
     checks: list[Check] = field(default_factory=list)
     indexes: list[Index] = field(default_factory=list)
@@ -47,13 +47,13 @@ class Structure:
 
 
 def read(connection: Connection, parts: Mapping[str, str], *, mariadb: bool) -> Mapping[str, Rows]:
-    """Read all tables of a database, by name."""
+    """Read the structure of all tables of a database, by name."""
     found: dict[str, Rows] = defaultdict(Rows)
     expression = "NULL" if mariadb else "s.expression"
     for row in connection.rows(statement("structure", "indexes", expression=expression, **parts)):
         found[row[0]].indexes.append(row[1:])
     for row in connection.rows(statement("structure", f"checks_{'mariadb' if mariadb else 'mysql'}", **parts)):
-        # MySQL escapes the condition as a whole, so that its constants begin with \'
+        # MySQL escapes the whole condition, so its constants begin with \'
         found[row[0]].checks.append((row[1], row[2] if mariadb else row[2].replace("\\'", "'"), *row[3:]))
     return found
 
@@ -62,7 +62,7 @@ def structure(
     name: str, rows: Rows, columns: Sequence[Column], declared: Mapping[str, Declared], key: tuple[str, ...],
     column_rows: Iterable[Row],
 ) -> Structure:  # fmt: skip
-    """Make of one table what a target can have. Pure."""
+    """Return the structure of one table as a target can have it. Pure."""
     found = Structure()
     facts = {c.name.lower(): Fact(name=c.name, type=c.type, exact=_is_exact(declared[c.name])) for c in columns}
     for constraint, text, of_column, is_enforced in rows.checks:
@@ -91,7 +91,7 @@ def _is_exact(declared: Declared) -> bool:
 
 
 def _type_checks(table: str, column: Column, declared: Declared, found: Structure) -> None:
-    """Keep what a type of MySQL's says beyond the one that it becomes."""
+    """Record the constraints of a MySQL type that its logical type does not express."""
     quoted_name = '"' + column.name.replace('"', '""') + '"'
     if declared.unsigned:
         found.checks.append(Check(name=f"{table}_{column.name}_unsigned", sql=f"{quoted_name} >= 0"))
@@ -158,13 +158,13 @@ def _term(row: Row, facts: Mapping[str, Fact], *, unique: bool) -> str:
 
 
 def drawn_from(default: str | None) -> str:
-    """Return the sequence of MariaDB's from which a default draws; empty if from none."""
+    """Return the MariaDB sequence that a default uses; empty if it uses none."""
     drawn = _NEXT_VALUE.fullmatch((default or "").strip())
     return drawn[1].replace("``", "`") if drawn else ""
 
 
 def numberings(connection: Connection, database: str, *, mariadb: bool) -> list[Numbering]:
-    """Return the counters of AUTO_INCREMENT, and MariaDB's sequences."""
+    """Return the counters of AUTO_INCREMENT and the sequences of MariaDB."""
     parts = {"database": literal(database)}
     if not mariadb:
         connection.run(statement("structure", "fresh_statistics"))
@@ -194,6 +194,6 @@ def others(connection: Connection, database: str) -> list[OtherObject]:
         rows = connection.rows(statement("structure", "others", database=literal(database)))
     except DatabaseUnavailable:
         raise
-    except SourceError:  # not everybody may look at routines and events
+    except SourceError:  # the user may not see routines or events
         return []
     return [OtherObject(kind=kind, name=name) for kind, name in rows]

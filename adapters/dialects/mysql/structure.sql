@@ -1,7 +1,7 @@
--- What a table of MariaDB or MySQL is besides its rows, and what else the database has. Everything here only reads.
+-- Structure of a MariaDB or MySQL table and the other objects of the database. All queries only read.
 
 -- indexes --
--- {expression}: MySQL's name for what an index computes; MariaDB has no such indexes.
+-- {expression}: MySQL's column with the expression of an index. MariaDB has no such indexes.
 SELECT s.table_name, s.index_name, s.non_unique = 0, s.column_name, coalesce(s.sub_part, 0),
        coalesce(s.collation, 'A') = 'D', s.index_type, {expression}
   FROM information_schema.statistics s
@@ -20,7 +20,7 @@ SELECT t.table_name, t.constraint_name, c.check_clause, 0, t.enforced = 'YES'
  ORDER BY t.table_name, t.constraint_name
 
 -- fresh_statistics --
--- MySQL 8 keeps the counters' values for a day; MariaDB does not know the setting and does not need it.
+-- MySQL 8 caches the counters for a day. MariaDB neither has nor needs the setting.
 SET SESSION information_schema_stats_expiry = 0
 
 -- numberings --
@@ -40,7 +40,7 @@ SELECT t.table_name FROM information_schema.tables t
  WHERE t.table_schema = {database} AND t.table_type = 'SEQUENCE' ORDER BY t.table_name
 
 -- sequence --
--- Numbers that were handed out in advance are counted as used.
+-- Cached numbers count as used.
 SELECT next_not_cached_value, increment, minimum_value, maximum_value, cycle_option FROM {sequence}
 
 -- others --

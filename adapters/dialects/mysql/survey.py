@@ -1,4 +1,4 @@
-"""`venus assess` at a MariaDB or MySQL server: information_schema, and whoever counts changes. Reads only."""
+"""`venus assess` at a MariaDB or MySQL server: information_schema, and counters of changes if any. Reads only."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from venus.errors import DatabaseUnavailable, SourceError
 PACE = Pace(row_us=4.6, value_us=0.5, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
 _FETCH_ROWS = 200
 NO_CHANGES = (
-    "change rate: neither performance_schema nor userstat counts changes here; switch one of them on for a working day"
+    "change rate: neither performance_schema nor userstat counts changes here; enable one of them for a working day"
 )
 
 
 def survey(settings: Settings, asked: Asked) -> Survey:
-    """Look at the database that the settings name."""
+    """Survey the database in the settings."""
     address = address_of(settings.source.url.get_secret_value(), ColumnChoice.of(settings))
     with closing(Connection(address, "REPEATABLE READ")) as connection:
         found = dictionary.read(connection, zero_dates_null=connection.options.zero_dates_null)
@@ -62,7 +62,7 @@ def _sizes(connection: Connection, tables: Seq[Table], changes: Mapping[str, int
 
 
 def _changes(connection: Connection) -> Mapping[str, int] | None:
-    """Return the changed rows by table since the server's start; None if it counts none, or not for this user."""
+    """Return the changed rows by table since the server's start; None if there is no counter for this user."""
     database = literal(connection.address.database)
     if str(connection.row(statement("survey", "server"))[1]) in ("1", "ON"):
         counter = "counted_by_performance_schema"
@@ -79,7 +79,7 @@ def _changes(connection: Connection) -> Mapping[str, int] | None:
 
 
 def _userstat(connection: Connection) -> bool:
-    """Say whether MariaDB counts; MySQL has no such table."""
+    """Return whether MariaDB's userstat is on. MySQL has no such table."""
     try:
         return connection.rows(statement("survey", "userstat")) == [("ON",)]
     except DatabaseUnavailable:
@@ -102,14 +102,14 @@ def _sampled(connection: Connection, tables: Seq[Table], sizes: Seq[Size], sampl
             found[size.name] = replace(size, sample=sample)
         except DatabaseUnavailable:
             raise
-        except SourceError:  # what may not be read is among the findings of the check
+        except SourceError:  # `check` reports tables that this user may not read
             found[size.name] = size
         connection.rollback()
     return [found[size.name] for size in sizes]
 
 
 def _stream(connection: Connection, text: str) -> Iterator[Row]:
-    """Yield the rows as they come: large ones are not all fetched first."""
+    """Yield the rows as they arrive, so that large ones are not all in memory."""
     with connection.stream(text) as cursor:
         while rows := cursor.fetchmany(_FETCH_ROWS):
             yield from rows

@@ -1,7 +1,7 @@
--- What `venus assess` asks of a MariaDB or MySQL server. Everything here only reads.
+-- Queries of `venus assess` at a MariaDB or MySQL server. All of them only read.
 
 -- sizes --
--- InnoDB estimates the rows from a few pages; MySQL keeps these figures for up to a day.
+-- InnoDB estimates the rows from a few pages. MySQL caches these figures for up to a day.
 SELECT t.table_name, coalesce(t.table_rows, 0), coalesce(t.data_length, 0), coalesce(t.index_length, 0)
   FROM information_schema.tables t WHERE t.table_schema = {database} AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')
 

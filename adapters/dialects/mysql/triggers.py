@@ -1,7 +1,11 @@
 """The log table and the triggers of one captured table, as statements. Pure.
 
-A trigger draws a number and notes a key; whether the row is there and what is in it is read later, in one snapshot
-(capture.md 0). So a key noted twice, or of a row that did not change after all, costs a little and harms nothing.
+A trigger logs a key under a new number. Whether the row exists, and its values, are read later in one snapshot
+(capture.md 0). So a key that is logged twice, or although its row did not change, costs a little and does no harm.
+
+InnoDB runs ON DELETE and ON UPDATE actions below the triggers: those of the child do not fire (capture.md 4). The
+trigger that logs the children's keys is therefore on the table where the cascade begins. A path is the chain of foreign
+keys from there to a captured table. It may pass through tables that are not captured.
 """
 
 from __future__ import annotations
@@ -22,31 +26,31 @@ _ACTS = ("CASCADE", "SET NULL")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """From a DELETE or UPDATE of `root` along `references` to the rows of `child`."""
+    """A cascade from a DELETE or UPDATE of `root` along `references` to the rows of `child`."""
 
     event: str  # DELETE, UPDATE
     references: tuple[Reference, ...]
 
     @property
     def root(self) -> str:
-        """Where it begins."""
+        """The table where the cascade begins."""
         return self.references[0].parent
 
     @property
     def child(self) -> str:
-        """Whose rows change."""
+        """The table whose rows change."""
         return self.references[-1].child
 
     @property
     def mark(self) -> str:
-        """Eight hexadecimal digits that tell this path from others in names."""
+        """Eight hexadecimal digits that identify the path in names."""
         text = "\n".join([self.event, *(f"{r.child} {r.name}" for r in self.references)])
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circle:
-    """A cascade that comes back to where it was: triggers cannot follow it to an unknown depth."""
+    """A cascade that returns to a table of its own path. Triggers cannot follow it to an unknown depth."""
 
     reference: Reference
     tables: tuple[str, ...]
@@ -54,14 +58,14 @@ class Circle:
 
 def paths(references: Seq[Reference]) -> Iterator[Path | Circle]:
     """Yield every path, and every circle once."""
-    told: set[str] = set()
+    yielded: set[str] = set()
     for root in dict.fromkeys(r.parent for r in references):
         for event in ("DELETE", "UPDATE"):
             for found in _walk(event, event, root, None, (), references):
                 if isinstance(found, Circle):
-                    if found.reference.name in told:
+                    if found.reference.name in yielded:
                         continue
-                    told.add(found.reference.name)
+                    yielded.add(found.reference.name)
                 yield found
 
 
@@ -69,7 +73,7 @@ def _walk(
     root_event: str,
     event: str,
     table: str,
-    changed: tuple[str, ...] | None,  # None: any column may have
+    changed: tuple[str, ...] | None,  # None: any column
     before: tuple[Reference, ...],
     references: Seq[Reference],
 ) -> Iterator[Path | Circle]:
@@ -89,7 +93,7 @@ def _walk(
 
 
 def reaching(references: Seq[Reference], captured: Collection[str]) -> tuple[list[Path], list[Circle]]:
-    """Return what concerns captured tables."""
+    """Return the paths and circles that concern captured tables."""
     found = list(paths(references))
     return (
         [f for f in found if isinstance(f, Path) and f.child in captured],
@@ -99,10 +103,10 @@ def reaching(references: Seq[Reference], captured: Collection[str]) -> tuple[lis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """A trigger as it should be."""
+    """A trigger as VENUS creates it."""
 
     name: str
-    table: str  # on which it stands
+    table: str  # the table that has the trigger
     timing: str
     event: str
     body: str
@@ -110,7 +114,7 @@ class Trigger:
 
     @property
     def sql(self) -> str:
-        """The statement that makes it."""
+        """The statement that creates it."""
         return statement(
             "triggers", "create", trigger=f"{quoted(self.database)}.{self.name}", timing=self.timing,
             event=self.event, table=f"{quoted(self.database)}.{quoted(self.table)}", body=self.body,
@@ -118,24 +122,24 @@ class Trigger:
 
     @property
     def definition(self) -> tuple[str, str, str, str]:
-        """What the dictionary says of it when it is as it should be."""
+        """Its entry in the dictionary if it is unaltered."""
         return (self.body, self.table, self.timing, self.event)
 
 
 def key_description(table: Table) -> str:
-    """Describe the key in the words of the log table's columns."""
+    """Return the key columns of a log table with their types, as its comment records them."""
     keys = log_keys(len(table.key))
     return ", ".join(f"{k} {log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
 
 
 def narrow_key_description(table: Table) -> str:
-    """Describe the key as versions did whose logs were as wide as the key was then."""
+    """Return the same description as older versions wrote it, whose logs were only as wide as the key."""
     keys = log_keys(len(table.key))
     return ", ".join(f"{k} {narrow_log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
 
 
 def widen_log(table: Table, table_id: int) -> str:
-    """Return the statement that gives a log of an older version its width."""
+    """Return the statement that widens the log of an older version."""
     keys = zip(log_keys(len(table.key)), table.key, strict=True)
     columns = ", ".join(f"MODIFY {k} {log_type(table.declared[name])} NULL" for k, name in keys)
     log = _log(table.database, table_id)
@@ -143,16 +147,16 @@ def widen_log(table: Table, table_id: int) -> str:
 
 
 def can_widen_log(there: str, table: Table) -> bool:
-    """Whether a log that describes its key so can be given the columns that it should have, with its rows."""
-    had, wanted = there.split(", "), key_description(table).split(", ")
-    if len(had) != len(wanted):
+    """Return whether a log with this description can be converted to the required columns with its rows."""
+    existing, required = there.split(", "), key_description(table).split(", ")
+    if len(existing) != len(required):
         return False
-    pairs = ((a.partition(" "), b.partition(" ")) for a, b in zip(had, wanted, strict=True))
+    pairs = ((a.partition(" "), b.partition(" ")) for a, b in zip(existing, required, strict=True))
     return all(a[0] == b[0] and can_widen(a[2], b[2]) for a, b in pairs)
 
 
 def log_table(table: Table, table_id: int) -> str:
-    """Return the statement that makes the log table."""
+    """Return the statement that creates the log table."""
     keys = log_keys(len(table.key))
     columns = [f"{k} {log_type(table.declared[name])} NULL" for k, name in zip(keys, table.key, strict=True)]
     return statement(
@@ -166,7 +170,7 @@ def _log(database: str, table_id: int) -> str:
 
 
 def _same(columns: Iterable[str], binary: Iterable[bool]) -> str:
-    """Compare old and new as they are stored: a collation calls 'a' and 'A' equal, and they are two keys to us."""
+    """Return a byte-wise comparison of old and new: 'a' and 'A' may be equal in a collation, but are two keys."""
     pairs = []
     for name, as_bytes in zip(columns, binary, strict=True):
         old, new = f"OLD.{quoted(name)}", f"NEW.{quoted(name)}"
@@ -175,7 +179,7 @@ def _same(columns: Iterable[str], binary: Iterable[bool]) -> str:
 
 
 def triggers(table: Table, table_id: int, paths: Seq[Path]) -> list[Trigger]:
-    """Return what must stand for a captured table: three on itself, and those of the cascades that reach it."""
+    """Return the triggers of a captured table: three on itself, and those of the cascades that reach it."""
     keys = ", ".join(log_keys(len(table.key)))
     parts = {
         "log": _log(table.database, table_id),
@@ -197,8 +201,8 @@ def triggers(table: Table, table_id: int, paths: Seq[Path]) -> list[Trigger]:
 def _cascade(table: Table, table_id: int, path: Path) -> list[Trigger]:
     """Return the triggers of one path.
 
-    A DELETE is noted before it happens. An UPDATE may carry new values into the children's keys, so they are noted as
-    they were before and as they are after it, when InnoDB has done its work.
+    The trigger for a DELETE logs the children's keys before it happens. An UPDATE may change these keys, so they are
+    logged before it, and again after it, when InnoDB has run its action.
     """
     cases = {"DELETE": [("x", "BEFORE", "OLD")], "UPDATE": [("y", "BEFORE", "OLD"), ("z", "AFTER", "NEW")]}
     return [

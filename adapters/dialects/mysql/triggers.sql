@@ -1,8 +1,8 @@
--- What VENUS adds for one captured table. The application's tables are not altered: a trigger notes the key of each
--- changed row in a log table, in the application's own transaction, and nothing else (capture.md 6).
+-- What VENUS adds for one captured table. The application's tables are not altered. A trigger logs the key of each
+-- changed row in the application's own transaction, and does nothing else (capture.md 6).
 
 -- log_table --
--- The comment describes the key: a log table whose key is not the table's any more is made again.
+-- The comment describes the key. A log whose key differs from the table's is created again.
 CREATE TABLE {log} (
   seq BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, op CHAR(1) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   {columns}) ENGINE=InnoDB COMMENT={comment}
@@ -37,9 +37,9 @@ END
 INSERT INTO {log} (op, {keys}) VALUES ('D', {old})
 
 -- cascade --
--- A reading that locks sees the newest rows at every isolation level, as the cascade does; FOR UPDATE would fail the
--- application's statement where that uses the child itself (error 1442). Row by row, because INSERT ... SELECT locks the
--- log table's counter to the end of the statement, and two such statements fail each other (error 1467).
+-- A locking read sees the newest rows at every isolation level, as the cascade does. FOR UPDATE would fail a statement of
+-- the application that uses the child itself (error 1442). It inserts row by row, because INSERT ... SELECT locks the
+-- log table's counter until the statement ends, and two such statements would fail each other (error 1467).
 BEGIN
   DECLARE ended BOOLEAN DEFAULT FALSE;
   {variables}

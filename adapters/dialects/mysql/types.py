@@ -1,7 +1,7 @@
-"""MySQL's types as logical types, and how each is read so that nothing of it is lost. Pure.
+"""MySQL's types as logical types, with the expressions that read each without loss. Pure.
 
-CHAR is TEXT: MySQL takes the blanks off when it is read, so a target that pads would change the value. TIME is an
-INTERVAL: it goes from -838 to 838 hours. An unsigned integer takes the next wider type.
+CHAR becomes TEXT: MySQL removes trailing blanks on reading, so a target that pads would change the value. TIME becomes
+INTERVAL: its range is -838 to 838 hours. An unsigned integer becomes the next wider type.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _SPATIAL = {
     "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
     "geometrycollection", "geomcollection",
 }  # fmt: skip
-#: An index holds no more, so a key has no more.
+#: The longest key that an index accepts.
 KEY_BYTES_MAX = 3072
-#: The widest character of a character set; one byte where it is not listed.
+#: Bytes of the widest character of a character set; one byte for those not listed.
 _CHARACTER_BYTES = {
     "utf8mb4": 4, "utf8": 3, "utf8mb3": 3, "ucs2": 2, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "ujis": 3,
     "eucjpms": 3, "big5": 2, "sjis": 2, "cp932": 2, "gbk": 2, "gb2312": 2, "euckr": 2,
 }  # fmt: skip
 _FLOAT_BYTES = {"float": 4, "double": 8}
-#: Character sets in which everything that can be stored is text. In the others a byte may stand for no character, as
-#: 0x98 in cp1251 or what is over 0x7F in ascii, and the server hands out a question mark for it.
+#: Character sets in which every stored value is valid text. In the others a byte may have no character, such as 0x98 in
+#: cp1251 or any above 0x7F in ascii, and the server returns a question mark for it.
 _WHOLE_SETS = {
     "utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf16le", "utf32", "latin1", "latin2", "latin5", "latin7", "koi8r",
     "koi8u", "cp850", "cp852", "cp866", "keybcs2", "macce", "macroman",
 }  # fmt: skip
-#: What a value begins with that is no text; none of these character sets has this one.
+#: Prefix of a value that is not valid text. None of those character sets has this character.
 NO_TEXT = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """A column's type as information_schema has it."""
+    """A column's type as information_schema shows it."""
 
     data_type: str
     column_type: str
@@ -55,17 +55,17 @@ class Declared:
 
     @property
     def unsigned(self) -> bool:
-        """Whether it has no negative values."""
+        """Whether the type has no negative values."""
         return " unsigned" in self.column_type
 
     @property
     def is_text(self) -> bool:
-        """Whether its values are characters, which a collation may call equal when they are not the same."""
+        """Whether its values are characters, which may be equal in a collation without being identical."""
         return bool(self.collation) and self.data_type not in ("enum", "set")
 
     @property
     def may_be_no_text(self) -> bool:
-        """Whether bytes may be stored that its character set has no character for."""
+        """Whether stored bytes may have no character in its character set."""
         return self.is_text and self.charset not in _WHOLE_SETS
 
 
@@ -119,7 +119,7 @@ def read_as(declared: Declared, column: str) -> str:
     """Return the expression that reads a column exactly."""
     name = declared.data_type
     if name in _FLOAT_BYTES:
-        return f"{column} * 1e0"  # as it is a FLOAT is rounded to six digits, a DOUBLE(m,d) to d
+        return f"{column} * 1e0"  # unconverted, a FLOAT is rounded to six digits and a DOUBLE(m,d) to d
     if name == "bit":
         return f"LPAD(BIN({column} + 0), {declared.precision}, '0')"
     if name == "year":
@@ -131,7 +131,7 @@ def read_as(declared: Declared, column: str) -> str:
 
 
 def _text_or_bytes(column: str) -> str:
-    """Return the text, or the mark and the first bytes where its characters are fewer than those that are stored."""
+    """Return an expression for the text, or for NO_TEXT and the first bytes if some have no character."""
     text = f"CONVERT({column} USING utf8mb4)"
     shown = f"CHAR_LENGTH(REPLACE(REPLACE({text}, '?', ''), '\N{REPLACEMENT CHARACTER}', ''))"
     stored = f"CHAR_LENGTH(REPLACE({column}, '?', ''))"
@@ -142,7 +142,7 @@ def _unsigned(declared: Declared) -> str:
     return " unsigned" if declared.unsigned else ""
 
 
-#: The widest form of the types that have no characters.
+#: The widest form of types that are not characters.
 _WIDEST: dict[str, Callable[[Declared], str]] = {
     "decimal": lambda d: f"decimal(65,{d.scale}){_unsigned(d)}",
     "binary": lambda _: f"varbinary({KEY_BYTES_MAX})",
@@ -152,14 +152,14 @@ _WIDEST: dict[str, Callable[[Declared], str]] = {
 
 
 def key_problem(declared: Declared) -> str:
-    """Return why a column cannot be part of a key, empty if it can."""
+    """Return why a column cannot be part of a key, empty if it can be."""
     return "equality of floating-point numbers is not exact" if declared.data_type in _FLOAT_BYTES else ""
 
 
 def log_type(declared: Declared) -> str:
     """Return the type of a log table's column for this key column.
 
-    It is the widest of its kind, so that widening the key later does not fail the application's statements.
+    It is the widest of its kind, so that a later widening of the key does not fail the application's statements.
     """
     name = declared.data_type
     if name in _INT_BYTES:
@@ -175,13 +175,13 @@ def log_type(declared: Declared) -> str:
 
 
 def can_widen(log: str, to: str) -> bool:
-    """Whether a log's column of this type can be turned into another one with its rows: a whole number into another."""
+    """Return whether a log's column can be converted to another type with its rows: from integer to integer type."""
     signed, into = log.removesuffix(" unsigned"), to.removesuffix(" unsigned")
     return signed == into or (signed, into) == ("bigint", "decimal(65,0)")
 
 
 def narrow_log_type(declared: Declared) -> str:
-    """Return what versions before 2026-11-22 gave a log table: as wide as the key was then."""
+    """Return the log type that versions before 2026-11-22 used: only as wide as the key was."""
     name = declared.data_type
     if name in _INT_BYTES:
         return log_type(declared)

@@ -1,7 +1,7 @@
-"""Values as MySQL writes them become canonical text (protos/venus/wire/change.proto), a column at a time.
+"""Conversion of MySQL's texts to canonical text (protos/venus/wire/change.proto), a column at a time.
 
-What has no canonical form (a zero date, 31 February under ALLOW_INVALID_DATES) is never silently changed: it halts its
-table, or becomes NULL where the source's URL says so.
+A value without a canonical form (a zero date, 31 February under ALLOW_INVALID_DATES) is never changed silently. It
+halts its table, or becomes NULL if the source's URL requests that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DoesNotFit(ValueError):
 
 
 def rule_of(column: Column, declared: Declared, *, zero_dates_null: bool) -> Rule | None:
-    """Return how a column's values are rewritten; None: they are canonical as they come."""
+    """Return the conversion of a column's values; None if the server's texts are canonical."""
     kind = column.type.kind
     if declared.may_be_no_text:
         return partial(_texts, charset=declared.charset)
@@ -51,7 +51,7 @@ def _each(write: Callable[[str], str], values: Seq[Value]) -> list[Value]:
 def _texts(values: Seq[Value], *, charset: str) -> Seq[Value]:
     for value in values:
         if value is not None and value.startswith(NO_TEXT):  # type: ignore[arg-type]
-            raise DoesNotFit(f"its bytes {value[1:]!r} are no text in {charset}")
+            raise DoesNotFit(f"its bytes {value[1:]!r} are not text in {charset}")
     return values
 
 
@@ -60,12 +60,12 @@ def _float(text: str, *, length: int) -> str:
 
 
 def _short(text: str) -> str:
-    """Drop the zeros at the end of a fraction."""
+    """Remove trailing zeros of a fraction."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _dates(values: Seq[Value], *, is_date: bool, fraction: bool, zone: str, null: bool) -> Seq[Value]:
-    """Check a column of dates; the usual ones need no work of their own."""
+    """Convert a column of dates. Valid dates are checked as a whole column, without a conversion of each."""
     parse: Callable[[str], object] = date.fromisoformat if is_date else datetime.fromisoformat
     try:
         for value in values:
@@ -84,7 +84,7 @@ def _date(value: str | None, parse: Callable[[str], object], *, fraction: bool, 
     text, era = value, ""
     match = _DATE.fullmatch(value)
     if match and match[1] == "0000" and match[2] != "00" and match[3] != "00":
-        text, era = f"0001-{match[2]}-{match[3]}{match[4]}", " BC"  # the year 0 of the calendar that MySQL reckons by
+        text, era = f"0001-{match[2]}-{match[3]}{match[4]}", " BC"  # MySQL's calendar has a year 0
     try:
         parse(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""MariaDB or MySQL as a side of a comparison (see dialects/verifying.py).
+"""MariaDB or MySQL as one side of a comparison (see dialects/verifying.py).
 
-The forms are written as the rules of values.py write canonical text. Floating-point numbers are not: what the server
-prints for them is not the shortest text that reads back equal, so tables with such columns rarely pass calibration
-and are compared row by row.
+The server computes forms that equal the canonical text of values.py, except for floating-point numbers: it does not
+print the shortest text that reads back equal. Tables with such columns rarely pass calibration and are compared row by
+row.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ SECTION_BYTES = 1 << 30
 _SEPARATOR, _NULL = (f"CHAR({ord(c)} USING utf8mb4)" for c in (SEPARATOR, NULL))
 _FRACTIONS = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.INTERVAL)
 _BARE = (Kind.INT, Kind.DECIMAL)
-#: The server has a year 0, which is 1 BC elsewhere (values.py).
+#: Kinds in which the server has a year 0, which is 1 BC elsewhere (values.py).
 _WITH_YEAR_0 = (Kind.DATE, Kind.TIMESTAMP)
 
 
 def form(kind: LogicalType, declared: Declared, column: str, *, bare: bool = False) -> str:
-    """Return the SQL of a column's form; `bare` = without its length."""
+    """Return the SQL of a column's form. `bare`: without its length."""
     read = read_as(declared, column)
     style = style_of(kind)
     if style is Style.HEX:
@@ -77,7 +77,7 @@ def checksum(text: str, digest: str) -> str:
 
 
 def key_literal(kind: LogicalType, text: str) -> str:
-    """Return a key's form as SQL; numbers bare, because a comparison with text would be one of doubles."""
+    """Return a key's form as SQL. Numbers have no quotes, because MySQL compares text and numbers as doubles."""
     if kind.kind in _BARE:
         return text
     if style_of(kind) is Style.HEX:
@@ -92,7 +92,7 @@ def key_literal(kind: LogicalType, text: str) -> str:
 
 
 class MysqlReader:
-    """One session with a snapshot of its own, and one for the log."""
+    """Reader of one side, with a session for the snapshot and one that writes to the log."""
 
     pushes_down = True
 
@@ -129,7 +129,7 @@ class MysqlReader:
             raise AnotherTable.instead_of(subject)
         return captured, captured.access
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- tables and sizes -------------------------------------------------------------------------------------------
 
     def estimate(self, subject: Subject) -> int:
         names = {"database": literal(self._connection.address.database), "name": literal(subject.schema.name)}
@@ -195,9 +195,9 @@ class MysqlReader:
     def _condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
         if not part.step:
             bucket = self._bucket(subject, part)
-            wanted = f"{bucket} IN ({', '.join(map(str, sorted(buckets)))})" if buckets else "TRUE"
+            chosen = f"{bucket} IN ({', '.join(map(str, sorted(buckets)))})" if buckets else "TRUE"
             sampled = f"{bucket} < {part.sampled}" if part.sampled else "TRUE"
-            return f"{where_of(subject)} AND {wanted} AND {sampled}"
+            return f"{where_of(subject)} AND {chosen} AND {sampled}"
         key = f"t.{quoted(subject.schema.key[0])}"
         return range_condition(subject, key, part, buckets)
 
@@ -228,7 +228,7 @@ class MysqlReader:
                 f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"
             ) from unfit
 
-    # -- what waits --------------------------------------------------------------------------------------------------
+    # -- the log --------------------------------------------------------------------------------------------------
 
     def next_sequence(self) -> Sequence:
         return registry.state(self._connection).next_sequence
@@ -254,12 +254,12 @@ class MysqlReader:
 
 
 def open_reader(settings: Settings) -> MysqlReader:
-    """Connect to the source of the settings."""
+    """Connect to the source in the settings."""
     return MysqlReader(settings.source.url.get_secret_value(), ColumnChoice.of(settings))
 
 
 def _keyed(subject: Subject, columns: Seq[str], keys: Seq[Key]) -> str:
-    """Return the condition that a row, of the table or of its log, has one of these keys."""
+    """Return the condition that a row of the table, or of its log, has one of these keys."""
     types = [c.type for c in subject.schema.wire_columns[: len(columns)]]
     values = (", ".join(key_literal(kind, text) for kind, text in zip(types, key, strict=True)) for key in keys)
     return f"({', '.join(columns)}) IN ({', '.join(f'({v})' for v in values)})"

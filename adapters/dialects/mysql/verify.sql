@@ -1,4 +1,4 @@
--- What verification reads: checksums by bucket, the keys behind a bucket, rows. In one transaction with one snapshot.
+-- What verification reads, in one transaction with one snapshot: checksums by bucket, the keys of a bucket, rows.
 
 -- estimate --
 SELECT coalesce(max(table_rows), 0) FROM information_schema.tables
@@ -28,5 +28,5 @@ SELECT {columns}1, 0 FROM {table} AS t WHERE {where}{limit}
 SELECT DISTINCT {keys} FROM {log} AS g WHERE {where}
 
 -- touch --
--- As if the application had changed these rows: the next cut reads them as they are.
+-- Logs these rows as if the application had changed them. The next cut reads them as they are.
 INSERT INTO {log} (op, {keys}) VALUES {rows}

@@ -194,6 +194,6 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(shop: 
     found = {t.name.partition(".")[2]: t.obstacle for t in shop.source.uncaptured_tables(["*"], [])}
 
     assert found == {
-        "marks": "its engine is MyISAM, which has no transactions: a change and its note could part",
+        "marks": "its engine is MyISAM, which has no transactions: VENUS could miss a change",
         "places": "column at cannot be carried exactly: spatial values have no form that both sides read alike",
     }

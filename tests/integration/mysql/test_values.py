@@ -99,7 +99,7 @@ def test_bytes_that_are_no_text_halt_their_table(shop: Shop, charset: str, value
     shop.run(f"INSERT INTO old VALUES (2, x'61{value}')")
     follower.drain()
     assert shop.state("old") == (
-        "PAUSED", f"cannot be carried: row id='2': column t: its bytes '61{value}' are no text in {charset}"
+        "PAUSED", f"cannot be carried: row id='2': column t: its bytes '61{value}' are not text in {charset}"
     )  # fmt: skip
     shop.run("UPDATE old SET t = 'a' WHERE id = 2")
     shop.source.refresh_schemas()

@@ -50,4 +50,4 @@ def test_a_log_that_is_in_use_leaves_the_table_to_be_read_again(shop: Shop) -> N
     finally:
         writer.close()
     assert state == "RESYNC"
-    assert "venus_l_00002 not there or altered: run `venus install-triggers`" in reason
+    assert "venus_l_00002 missing or altered: run `venus install-triggers`" in reason
