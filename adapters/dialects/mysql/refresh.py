@@ -86,7 +86,7 @@ def _halt(connection: Connection, captured: Captured, lack: Lack, present: Prese
     reason = unreadable_reason(known, f"`{lack.grant}`{FAILING if lack.fails else ''}")
     if captured.known.table.reason == reason:
         return
-    logger.warning("%s halts, the other tables go on: %s", captured.schema.qualified, reason)
+    logger.warning("%s halts, the other tables continue: %s", captured.schema.qualified, reason)
     registry.set_state(connection, captured.table_id, registry.PAUSED, reason)
 
 

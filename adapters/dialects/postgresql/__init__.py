@@ -1,4 +1,4 @@
-"""PostgreSQL."""
+"""PostgreSQL as a source."""
 
 from venus.adapters.dialects.contract import Option
 

@@ -1,4 +1,4 @@
-"""`venus check` at a PostgreSQL source: what is missing, what cannot be carried, what to know. Reads only."""
+"""`venus check` at a PostgreSQL source: what is missing and what cannot be carried. Reads only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from venus.adapters.dialects.postgresql.names import qualified, quoted
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.model import Finding, counted
 
-#: pg_partition_tree, CREATE OR REPLACE TRIGGER.
+#: The first version with CREATE OR REPLACE TRIGGER.
 VERSION_MIN = 140_000
 
 
@@ -51,7 +51,7 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
 
 
 def _read_keyless(connection: Connection, tables: Iterable[Table]) -> dict[int, Keyless]:
-    """Return what decides how tables without a key can be given one, by oid."""
+    """Read the facts that decide how tables without a key can be given one, by oid."""
     oids = {"tables": [t.oid for t in tables]}
     if not oids["tables"]:
         return {}
@@ -74,7 +74,7 @@ def _read_keyless(connection: Connection, tables: Iterable[Table]) -> dict[int, 
 
 
 def uncaptured_tables(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
-    """Return the tables that the patterns choose and the registry does not have; one statement if there are none."""
+    """Return the tables that the patterns choose and the registry lacks. If there are none, this is one statement."""
     if not registry.is_installed(connection):
         return []
     names = connection.rows(statement("registry", "uncaptured"))
@@ -86,7 +86,7 @@ def uncaptured_tables(connection: Connection, include: Seq[str], exclude: Seq[st
 
 
 def _obstacle(table: Table) -> str:
-    """Return what forbids to capture a table, by its definition alone."""
+    """Return why the definition of a table prevents its capture, empty if it does not."""
     found = next((f for f in findings.of_table(table) if f.blocks), None)
     if found is None:
         return ""
@@ -97,8 +97,8 @@ def _obstacle(table: Table) -> str:
 def _size(tables: Seq[Table]) -> Finding:
     how_many = counted(len(tables), "table")
     largest = max(tables, key=lambda t: t.rows_estimate)
-    if not largest.rows_estimate:  # before the first ANALYZE the dictionary knows nothing, as after a restore
-        message = f"{how_many}, of whose rows the database has no figures before ANALYZE; `venus assess` estimates them"
+    if not largest.rows_estimate:  # there are no statistics before the first ANALYZE, for example after a restore
+        message = f"{how_many}; row counts are unknown before ANALYZE, but `venus assess` estimates them"
         return Finding(where="tables", message=message)
     rows = counted(sum(t.rows_estimate for t in tables), "row")
     name = f"{largest.namespace}.{largest.name}"
@@ -120,8 +120,8 @@ def _server(connection: Connection) -> Iterator[Finding]:
     if encoding == "SQL_ASCII":
         yield Finding(
             where="server",
-            message="encoding is SQL_ASCII: text is not checked by the database",
-            remedy="rows that are not UTF-8 will stop capture of their table",
+            message="encoding is SQL_ASCII: the database does not validate text",
+            remedy="expect rows that are not UTF-8 to halt their table",
         )
     if not exists and not may_create:
         yield Finding(
@@ -140,7 +140,7 @@ def _server(connection: Connection) -> Iterator[Finding]:
     if not is_super and not sees_stats:
         yield Finding(
             where="privileges",
-            message="transactions of other roles are not visible: status cannot say what blocks capture",
+            message="transactions of other roles are hidden: `venus status` cannot show what blocks capture",
             remedy=f"GRANT pg_read_all_stats TO {quoted(role)};",
         )
 
@@ -148,16 +148,16 @@ def _server(connection: Connection) -> Iterator[Finding]:
 def _privileges(connection: Connection, tables: Seq[Table]) -> Iterator[Finding]:
     role = quoted(connection.row("SELECT current_user::text")[0])
     by_oid = {t.oid: t for t in tables}
-    schemas_told = set()
+    reported_schemas = set()
     for oid, usage, may_read, may_trigger, filtered in connection.rows(
         statement("check", "privileges"), {"tables": list(by_oid)}
     ):
         table = by_oid[oid]
-        if not usage and table.namespace not in schemas_told:
-            schemas_told.add(table.namespace)
+        if not usage and table.namespace not in reported_schemas:
+            reported_schemas.add(table.namespace)
             yield Finding(
                 where=table.namespace,
-                message="the schema may not be used",
+                message=f"role {role} may not use the schema",
                 remedy=f"GRANT USAGE ON SCHEMA {quoted(table.namespace)} TO {role};",
                 blocks=True,
             )
@@ -181,9 +181,9 @@ def _privileges(connection: Connection, tables: Seq[Table]) -> Iterator[Finding]
 def _replica_writers(connection: Connection) -> Iterator[Finding]:
     if connection.options.always:
         return
-    for (who,) in connection.rows(statement("check", "replica_writers")):
+    for (writer,) in connection.rows(statement("check", "replica_writers")):
         yield Finding(
-            where=who,
+            where=writer,
             message="writes with session_replication_role = replica: such rows fire no ordinary trigger",
             remedy="add venus_always=true to the source's URL and install again: the triggers are then ENABLE ALWAYS",
         )
@@ -193,7 +193,7 @@ def _older_installation(connection: Connection) -> Iterator[Finding]:
     if connection.row(statement("check", "unseen"))[0]:
         yield Finding(
             where="installation",
-            message="is of an older version: a trigger that was off for a while, or what ALTER TABLE computes, goes"
-            " unnoticed",
+            message="is of an older version: it cannot detect a trigger that was off for a while, or values that"
+            " ALTER TABLE computed",
             remedy="run `venus install-triggers`, which adds the table venus.seen",
         )

@@ -1,4 +1,4 @@
--- What `venus check` asks; only SELECTs, in a read-only transaction.
+-- Queries of `venus check`: only SELECTs, in a read-only transaction.
 
 -- server --
 SELECT current_setting('server_version_num')::int, current_setting('server_encoding'), current_user::text,
@@ -18,7 +18,7 @@ SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'), has_table_privilege
   FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])
 
 -- replica_writers --
--- Where rows may be written with triggers switched off.
+-- Roles, databases and subscriptions that may write rows without firing triggers.
 SELECT 'role ' || coalesce(r.rolname, 'any') || ' in database ' || coalesce(d.datname, 'any')
   FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
  WHERE EXISTS (SELECT FROM unnest(s.setconfig) c WHERE c ~ '^session_replication_role=(replica|local)$')
@@ -26,13 +26,13 @@ UNION ALL
 SELECT 'subscription ' || subname FROM pg_stat_subscription WHERE subname IS NOT NULL
 
 -- unseen --
--- Whether an installation of an older version lacks the table in which capture notes what it has seen.
+-- Whether an older installation lacks the table of the marks of triggers and columns.
 SELECT count(*) FILTER (WHERE c.relname = 'captured_table') > count(*) FILTER (WHERE c.relname = 'seen')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'venus' AND c.relkind = 'r'
 
 -- keyless --
--- What decides how a table without a key can be given one. The last: a column that has the table's row type, alone or
--- inside another type; such a table cannot be rewritten.
+-- The facts that decide how a table without a key can be given one. The last is a column with the table's row type,
+-- alone or inside another type; such a table cannot be rewritten.
 SELECT c.oid, c.relkind = 'p', c.reloftype <> 0, c.relnatts::int,
        EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhparent, i.inhrelid)) AND c.relkind <> 'p',
        EXISTS (SELECT FROM pg_index x WHERE x.indrelid = c.oid AND x.indisprimary),

@@ -1,8 +1,12 @@
-"""One connection to a PostgreSQL source; the only file on this side that knows psycopg2.
+"""One connection to a PostgreSQL source; the only module of the source that uses psycopg2.
 
-It is in autocommit mode and its users write BEGIN and COMMIT themselves, several statements to a string where that
-saves a round trip. Errors are sorted by what to do about them: the server is away or busy (try again), the dictionary
-is not what we thought (read it again), someone else was there (start over), or the statement is wrong.
+The connection is in autocommit mode. Its users write BEGIN and COMMIT themselves, and put several statements into one
+string where that saves a round trip. Errors are classified by their remedy: the server is away or busy (retry), the
+dictionary has changed (read it again), another session interfered (start over), or the statement is wrong.
+
+A connection pooler in transaction mode is refused. It could switch the server connection between two transactions, and
+the session's settings, prepared statements and locks would belong to another session: values would be read under
+other settings, and two processes could apply to one target. A pooler that keeps sessions is no problem.
 """
 
 from __future__ import annotations
@@ -26,20 +30,20 @@ from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceE
 
 Raw = psycopg2.extensions.connection
 
-#: Whoever is alone at a pooler has to be given the same server connection; beside others it takes some luck.
+#: Attempts to get the same server connection twice. One is enough if there are no other clients of the pooler.
 _ATTEMPTS = 3
-#: A pool of one connection, kept for its session, has none left to compare with.
+#: How long to wait for a second connection: a session pool of size one never grants it.
 _PATIENCE_S = 5.0
 
 
 def refuse_shared_sessions(raw: Raw, place: str, option: str) -> None:
-    """Raise ConfigError if this connection's transactions go to different sessions of the server.
+    """Raise ConfigError if this connection's transactions run in different sessions of the server.
 
-    A server tells each client the number of its process; a pooler makes up another one.
+    A server reports its process number to each client, but a pooler reports an invented one.
     """
     try:
         shared = raw.info.backend_pid != _backend(raw) and _is_shared(raw)
-    except psycopg2.Error:  # the next statement meets it as well, and says what it means
+    except psycopg2.Error:  # the next statement fails as well, and reports the cause
         return
     if shared:
         raw.close()
@@ -57,32 +61,32 @@ def _backend(raw: Raw) -> int:
 
 
 def _is_shared(raw: Raw) -> bool:
-    """Whether somebody else gets the server connection that we have, while we are connected."""
+    """Return whether another client gets this server connection while this client is connected."""
     found: list[bool] = []
 
-    def look() -> None:
+    def probe() -> None:
         try:
             for _ in range(_ATTEMPTS):
                 ours = _backend(raw)
                 with closing(psycopg2.connect(raw.dsn, password=raw.info.password, connect_timeout=5)) as other:
-                    theirs = _backend(other)  # in a transaction, which keeps it for a moment
+                    theirs = _backend(other)  # a transaction, which keeps the server connection for a moment
                     found.append(theirs == ours or _backend(raw) != ours)
                 if found[-1]:
                     return
-        except psycopg2.Error:  # it cannot be told
+        except psycopg2.Error:  # the answer is unknown
             pass
 
-    looking = threading.Thread(target=look, name="venus-pooler", daemon=True)
-    looking.start()
-    looking.join(_PATIENCE_S)
+    thread = threading.Thread(target=probe, name="venus-pooler", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
     return any(found)
 
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
 
-#: What the server says when the URL is wrong; a connection that was refused has no SQLSTATE.
-#: What is said where the URL is wrong, or a password, a name or pg_hba.conf is for a while; libpq gives no SQLSTATE.
+#: Messages about a wrong URL, or about a password, name or pg_hba.conf that may be wrong only temporarily. libpq gives
+#: them no SQLSTATE.
 _REJECTED = re.compile(
     "authentication failed|no password supplied|does not exist|no pg_hba.conf entry|is not permitted to log in"
     "|permission denied for database"
@@ -90,74 +94,74 @@ _REJECTED = re.compile(
 _UNKNOWN_HOST = "could not translate host name"
 #: Class 08 connection, 53 resources, 57 operator intervention, 58 system, 55P03 lock not available, 40P01 deadlock.
 _TRANSIENT = ("08", "53", "57", "58", "55P03", "40P01")
-#: What psycopg2 raises where the server has said nothing, not always with the connection closed: after an immediate
-#: shutdown the next statement finds the line broken. What the server says is of a class of its own.
+#: Classes of errors that psycopg2 raises itself, not always with the connection closed: after an immediate shutdown the
+#: next statement finds it broken. Errors that the server reports have subclasses of these.
 _LOST = (psycopg2.DatabaseError, psycopg2.OperationalError, psycopg2.InterfaceError)
-#: What cannot be written to: a standby, or what somebody has made read-only.
+#: read_only_sql_transaction: the server is a standby, or the session is read-only.
 READ_ONLY = "25006"
-#: Undefined column, table, object; another type than the function or statement was made for.
+#: Undefined column, table or object; a type that differs from the one that a function or statement was built for.
 _DICTIONARY = ("42703", "42P01", "42704", "42804", "42883", "0A000")
-#: What to do about that.
+#: The remedy for READ_ONLY.
 WRITABLE = (
     "it is a standby, or default_transaction_read_only is on for its database or role: "
-    "let {} name the server that takes writes, or RESET that"
+    "let {} name the server that accepts writes, or RESET that setting"
 )
 LOCK_TIMEOUT = "55P03"
-#: character_not_in_repertoire: a SQL_ASCII database takes every byte; untranslatable_character: others have more.
+#: character_not_in_repertoire: a SQL_ASCII database accepts any byte. untranslatable_character: UTF-8 lacks it.
 _NO_TEXT = ("22021", "22P05")
-#: insufficient_privilege; also what a policy hides from a role whose rows are not to be hidden.
+#: insufficient_privilege; also raised if a row security policy would hide rows, because row_security is off.
 DENIED = "42501"
 SERIALIZATION = "40001"
 
 
 class Conflict(SourceError):
-    """Another session changed the same rows meanwhile."""
+    """Another session changed the same rows concurrently."""
 
     retryable = True
 
 
 class NotPermitted(SourceError):
-    """The role may not do this, until somebody grants it."""
+    """The role lacks a privilege. Retryable, because it may be granted."""
 
     retryable = True
 
 
 class NoText(SourceError):
-    """A text of the table that was read has bytes that are no character in UTF-8, or a character that it lacks."""
+    """A text contains bytes that are not a character in UTF-8, or a character that UTF-8 lacks."""
 
 
 class LockTimeout(DatabaseUnavailable):
-    """A lock was not given in time."""
+    """A lock was not granted in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What can be set in the URL's query, as `venus_lock_timeout_s=5`; the rest of the query is libpq's."""
+    """VENUS's options in the query of the URL, such as `venus_lock_timeout_s=5`. libpq gets the rest of the query."""
 
-    #: How long a lock is waited for: a table under ALTER TABLE, the checkpoint row of a committing instance.
+    #: How long to wait for a lock: a table under ALTER TABLE, the checkpoint row of a committing instance.
     lock_timeout_s: float = 10.0
-    #: A hung adapter's open cut is ended by the server after this, so that it cannot block its successor for ever.
+    #: After this time the server ends the open cut of a hung adapter, so that it does not block its successor for ever.
     idle_timeout_s: float = 120.0
-    #: One statement, with the time that it waits for us to take its rows.
+    #: Limit for one statement, including the time until VENUS has taken its rows.
     statement_timeout_s: float = 900.0
-    #: install: how long the application may be made to wait behind our lock, and how often we come back for it. Well
-    #: below the server's deadlock_timeout (1 s), so that the application is never the one whose statement is ended.
+    #: install: how long the application may wait behind VENUS's lock request, and how often it is repeated. Well below
+    #: the server's deadlock_timeout (1 s), so that the server never ends the application's statement instead.
     install_lock_timeout_s: float = 0.2
     install_attempts: int = 60
-    #: Capture what is written under session_replication_role = replica too (the source is itself a subscriber).
+    #: Also capture writes under session_replication_role = replica (the source is itself a subscriber).
     always: bool = False
 
 
 def split_url(url: str) -> tuple[sa.URL, Options]:
-    """Take our own options out of the URL."""
+    """Separate VENUS's options from the URL."""
     parsed = sa.make_url(url)
-    ours = {k.removeprefix("venus_"): str(v) for k, v in parsed.query.items() if k.startswith("venus_")}
-    unknown = ours.keys() - Options.__dataclass_fields__.keys()
+    own = {k.removeprefix("venus_"): str(v) for k, v in parsed.query.items() if k.startswith("venus_")}
+    unknown = own.keys() - Options.__dataclass_fields__.keys()
     if unknown:
         known = ", ".join(f"venus_{name}" for name in Options.__dataclass_fields__)
         raise ConfigError(f"[source] url: unknown option venus_{sorted(unknown)[0]}", hint=f"valid options are {known}")
     try:
-        options = Options(**{name: _value(name, text) for name, text in ours.items()})
+        options = Options(**{name: _value(name, text) for name, text in own.items()})
     except ValueError as error:
         raise ConfigError(f"[source] url: {error}") from None
     query = {k: v for k, v in parsed.query.items() if not k.startswith("venus_")}
@@ -174,11 +178,11 @@ def _value(name: str, text: str) -> Any:
 
 
 def connected(dsn: str, **more: Any) -> psycopg2.extensions.connection:
-    """Connect, in autocommit mode.
+    """Connect in autocommit mode.
 
-    psycopg2 settles here how it quotes backslashes, for good: where database or role have standard_conforming_strings
-    off, a later SET would have it corrupt strings. So it is switched on as the session starts; only there, because some
-    poolers take no options.
+    psycopg2 decides at connect time how it quotes backslashes. If database or role turn standard_conforming_strings
+    off, a later SET would make it corrupt strings, so the setting is turned on as the session starts. The option is
+    passed only where it is needed, because some poolers accept no options.
     """
     alive = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
     parameters = {"connect_timeout": 10, "client_encoding": "UTF8", **alive, **more}
@@ -192,26 +196,26 @@ def connected(dsn: str, **more: Any) -> psycopg2.extensions.connection:
 
 
 def unreachable(text: str, *, hint: str) -> DatabaseUnavailable:
-    """Return the error of a connection that was not made, by what the library or the server says."""
+    """Return the error of a failed connection attempt, by the message of libpq or the server."""
     if _UNKNOWN_HOST in text:
         return UnknownHost(text, hint=hint)
     return (LoginRefused if _REJECTED.search(text) else DatabaseUnavailable)(text, hint=hint)
 
 
 class Writable(Protocol):
-    """What COPY writes into."""
+    """A destination of COPY."""
 
     def write(self, data: bytes, /) -> int: ...
 
 
 class Connection:
-    """A session with our settings, used by one thread at a time."""
+    """A session with VENUS's settings, used by one thread at a time."""
 
     def __init__(
         self, url: str, *, application: str = "venus capture", columns: ColumnChoice = NO_CHOICE
     ) -> None:  # fmt: skip
         self.url, self.options = split_url(url)
-        #: Which columns travel.
+        #: The columns that travel.
         self.columns = columns
         self.place = self.url.set(query={}).render_as_string(hide_password=True)
         try:
@@ -224,12 +228,12 @@ class Connection:
         self._texts = self._raw.cursor()
         self.run(self._settings())
         refuse_shared_sessions(self._raw, f"source {self.place}", "[source] url")
-        # where it is not permitted VENUS's own heartbeat fires no trigger either; `check` says whose setting it is
+        # without this permission VENUS's own heartbeat fires no trigger either; `check` reports whose setting it is
         with suppress(NotPermitted):
             self.run(statement("session", "own_triggers"))
 
     def _settings(self) -> str:
-        """Text must mean the same whatever the database's defaults are, and nobody may wait for us for ever."""
+        """Return the settings of the session. They fix the meaning of texts, and limit how long others wait for it."""
         o = self.options
         return (
             f"{statement('session', 'settings')}; {statement('session', 'transactions')}; SET synchronous_commit = on;"
@@ -241,7 +245,7 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Close it; whatever is not committed is gone."""
+        """Close the connection. Uncommitted work is lost."""
         self._raw.close()
 
     @property
@@ -255,7 +259,7 @@ class Connection:
         return not self.closed and self._raw.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE
 
     def run(self, text: str, params: Params = None) -> int:
-        """Execute one or more statements in one round trip; return the last one's row count."""
+        """Execute one or more statements in one round trip; return the row count of the last one."""
         try:
             self._cursor.execute(text, params)
         except (psycopg2.Error, ValueError) as error:
@@ -263,25 +267,25 @@ class Connection:
         return int(self._cursor.rowcount)
 
     def rows(self, text: str, params: Params = None) -> list[Row]:
-        """Execute and fetch everything; small results only."""
+        """Execute a statement and fetch all rows. For small results only."""
         self.run(text, params)
         return self._cursor.fetchall()
 
     def row(self, text: str, params: Params = None) -> Row:
-        """Execute and fetch the one row that there must be."""
+        """Execute a statement that returns exactly one row, and return that row."""
         rows = self.rows(text, params)
         if len(rows) != 1:
             raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected: {text.split(' FROM ')[0]}")
         return rows[0]
 
     def commit(self, last: str = "") -> None:
-        """COMMIT, behind `last` statements. A failed transaction would end in ROLLBACK without an error; not here."""
+        """Run `last`, then commit. Raises SourceError if the server rolls back a failed transaction instead."""
         self.run(f"{last}; COMMIT" if last else "COMMIT")
         if self._cursor.statusmessage != "COMMIT":
             raise SourceError(f"source {self.place}: COMMIT was answered by {self._cursor.statusmessage}")
 
     def rollback(self) -> None:
-        """Abandon the open transaction, if there is one and a server to tell."""
+        """Roll back the open transaction, if there is one."""
         if self.in_transaction:
             try:
                 self._cursor.execute("ROLLBACK")
@@ -289,7 +293,7 @@ class Connection:
                 self._raw.close()
 
     def cancel(self) -> None:
-        """Ask the server to end the running statement; may be called from another thread."""
+        """Ask the server to cancel the running statement. Another thread may call this."""
         with suppress(psycopg2.Error):
             self._raw.cancel()
 
@@ -306,7 +310,7 @@ class Connection:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Run the block in one read-only snapshot, unless there is a transaction already."""
+        """Run the block in the open transaction, or else in a read-only snapshot of its own."""
         if self.in_transaction:
             yield
             return
@@ -317,19 +321,19 @@ class Connection:
             self.rollback()
 
     def copy_out(self, text: str, into: Writable) -> None:
-        """COPY ... TO STDOUT, row by row into a file."""
+        """Run COPY ... TO STDOUT, row by row into a file."""
         try:
             self._cursor.copy_expert(text, into)
         except psycopg2.Error as error:
             raise self._sorted(error) from error
 
     def expect_types(self, oids: Iterable[int]) -> None:
-        """Let `texts` return values of these types as they are, whatever else is made of them elsewhere."""
+        """Make `texts` return values of these types undecoded."""
         as_written = psycopg2.extensions.new_type(tuple(oids), "AS_WRITTEN", lambda text, _: text)
         psycopg2.extensions.register_type(as_written, self._texts)
 
     def texts(self, text: str) -> list[tuple[str | None, ...]]:
-        """Execute and fetch everything as the server writes it, like COPY; small results of expected types only."""
+        """Execute a statement and fetch all values as texts, like COPY. For small results of expected types only."""
         try:
             self._texts.execute(text)
             return self._texts.fetchall()
@@ -337,12 +341,12 @@ class Connection:
             raise self._sorted(error) from error
 
     def literal(self, text: str, params: Params) -> str:
-        """Return `text` with `params` in place as SQL literals."""
+        """Return `text` with `params` inserted as SQL literals."""
         return self._cursor.mogrify(text, params).decode()
 
     @contextmanager
     def sqlalchemy(self) -> Iterator[sa.Connection]:
-        """Lend this very session to SQLAlchemy; what it does joins the open transaction, its errors are ours."""
+        """Lend this session to SQLAlchemy, within the open transaction. Errors become VENUS's."""
         engine = sa.create_engine("postgresql+psycopg2://", creator=lambda: self._raw, poolclass=StaticPool)
         try:
             with engine.connect() as connection:
@@ -373,7 +377,7 @@ class Connection:
 
 
 def server_hint(error: psycopg2.Error) -> str:
-    """Return what the server advises where resources are used up (class 53): it names the setting."""
+    """Return the server's hint about exhausted resources (class 53), which names the setting."""
     hint = error.diag.message_hint if (error.pgcode or "").startswith("53") else ""
     return f"; {' '.join(hint.split())}" if hint else ""
 

@@ -1,9 +1,11 @@
 """A cut of a PostgreSQL source: one REPEATABLE READ transaction from the first log row read to the local COMMIT.
 
-DELETE in a REPEATABLE READ transaction removes exactly the rows that its snapshot sees, so what is read and what is
-deleted are the same, in one statement or in two, and nothing is removed unless the same transaction writes the batch
-rows and the checkpoint (VENUS 3.3; capture.md 0). A late committer's log rows are not in the snapshot and wait for the
-next cut.
+DELETE in a REPEATABLE READ transaction removes exactly the rows in its snapshot, so a cut deletes exactly what it read,
+in one statement or in two. The same transaction writes the batch rows and the checkpoint (VENUS 3.3; capture.md 0). A
+late committer's log rows are not in the snapshot and wait for the next cut.
+
+One statement asks what all small logs contain; only a large one needs a second statement. Small reads of many tables
+are prepared once in a session and share a round trip.
 """
 
 from __future__ import annotations
@@ -31,27 +33,27 @@ from venus.codec.packed import Packed
 from venus.errors import Fenced
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, TableSchema
 
-#: A session's prepared statements have at most this many columns: each costs its server process 2.4 KiB, all 40 MiB.
+#: Limit for the columns of a session's prepared statements. A column costs the server process 2.4 KiB, all 40 MiB.
 PREPARED_COLUMNS_MAX = 16384
-#: What a statement costs beside its columns, in columns.
+#: Fixed cost of a statement, in columns.
 _OVERHEAD_COLUMNS = 16
-#: What is read together is in memory as a whole: about so much, and one table more.
+#: About how much is read together, plus one table. All of it is in memory.
 TOGETHER_BYTES = 1 << 20
-#: A field of a row's text: in quotes, or as it is; nothing is NULL. Whole runs at once: a value may have megabytes.
+#: A field of a row's text, quoted or plain; an empty one is NULL. It matches whole runs, as a value may have megabytes.
 _FIELD = re.compile(r'(?:"((?:[^"\\]++|""|\\\\)*+)"|([^,"]*+)),')
 
 
 @dataclass(slots=True)
 class Reads:
-    """What few rows are read with in a session; `together` = it has the function that reads several tables."""
+    """Prepared statements of a session that read few rows. `together`: it has the function that reads many tables."""
 
     together: bool = False
-    #: By table, and whether rows were only inserted.
+    #: Statements by table, and by whether rows were only inserted.
     _prepared: dict[tuple[int, bool], str] = field(default_factory=dict)
     _columns: int = 0
 
     def read(self, connection: Connection, claims: Sequence[Claim]) -> list[tuple[Claim, FewRows]]:
-        """Return the rows of the first of these, and of as many more of them as go with it."""
+        """Read the rows of the first of these claims, and of as many more as fit into the same read."""
         if len(claims) == 1 or not self.together:
             (text,) = self._statements(connection, claims[:1])
             return [(claims[0], FewRows(connection.texts(text)))]
@@ -64,7 +66,7 @@ class Reads:
         return [(claim, FewRows(each)) for claim, each in zip(claims[:end], rows, strict=True)]
 
     def _statements(self, connection: Connection, claims: Sequence[Claim]) -> list[str]:
-        """Return what reads these: calls of what is prepared, else the queries themselves."""
+        """Return the statements that read these claims: calls of prepared ones, or else plain queries."""
         texts, new = [], []
         for claim in claims:
             which = claim.schema.table_id, claim.inserts_only
@@ -84,7 +86,7 @@ class Reads:
 
 
 def values_of(row: str) -> list[str | None]:
-    """Return the values of a row's text, which are in it as COPY and SELECT have them."""
+    """Return the values in a row's text. They are in the same format as in COPY and SELECT."""
     inside = row[1:-1]
     if '"' not in inside:
         return [value or None for value in inside.split(",")]
@@ -96,23 +98,23 @@ def values_of(row: str) -> list[str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one log table has for this cut."""
+    """The content of one log table in this cut."""
 
     schema: TableSchema
     table: Table
     rows: int
-    #: Of the table; not asked for where the claim is small anyway.
+    #: Size of the table; not read for small claims.
     pages: int
     inserts_only: bool
-    #: Whether to ask which rows are new; not worth it where the claim is small.
+    #: Whether to query which rows are new; not worth it for small claims.
     noted: bool
     truncated: bool
-    #: Changes were made while the key could not be read.
+    #: Whether changes were made while the key was unreadable.
     lost: bool
 
 
 def tables_with_rows(connection: Connection) -> set[int]:
-    """Return the tables whose logs have rows; most logs of many need not be opened for that."""
+    """Return the tables whose logs have rows. Logs without pages are not opened."""
     each = [
         statement("cut", "has_row", table_id=str(t), log=names.log_table(t))
         for (t,) in connection.rows(statement("cut", "with_pages"))
@@ -121,7 +123,7 @@ def tables_with_rows(connection: Connection) -> set[int]:
 
 
 def claims_of(connection: Connection, captured: Seq[Captured]) -> list[Claim]:
-    """Return what the logs of these tables have; a table with nothing has no claim."""
+    """Return the claims of these tables. A table with an empty log has no claim."""
     of = {c.schema.table_id: c for c in captured}
     found = connection.rows(cutsql.small(of)) if of else ()
     return [claim_of(connection, of[table_id], *log) for table_id, *log in found]
@@ -130,7 +132,7 @@ def claims_of(connection: Connection, captured: Seq[Captured]) -> list[Claim]:
 def claim_of(
     connection: Connection, captured: Captured, rows: int, inserts_only: bool, truncated: bool, lost: bool
 ) -> Claim:
-    """Return the claim of a table with these rows in its log; many are counted."""
+    """Return the claim of a table. The rows of a large log are counted."""
     table, pages, inserts = captured.table, 0, False
     assert table is not None
     if rows > cutsql.SMALL_CLAIM_ROWS:
@@ -148,30 +150,30 @@ def claim_of(
     )
 
 
-#: What an operator can do about a row that halts its table.
+#: The remedy for a row that halts its table.
 HINT = "move the large value out of the row, or `venus pause` the table at the source"
-_NO_TEXT = "a text has bytes that are no character in UTF-8, or a character that it lacks"
-#: A chunk of a fill is at most so many sections, because it is in memory as a whole.
+_NO_TEXT = "a text has bytes that are not a character in UTF-8, or a character that UTF-8 lacks"
+#: The largest size of a fill chunk, in sections: it is in memory as a whole.
 FILL_SECTIONS_MAX = 16
 
 
 @dataclass(slots=True)
 class FillPace:
-    """How many rows a fill reads at once, by table: fewer where the rows are large."""
+    """Rows that a fill reads at once, by table: fewer where the rows are large."""
 
     limits: dict[int, int] = field(default_factory=dict)
 
     def limit(self, table_id: int, rows_max: int) -> int:
-        """Return how many rows to ask for."""
+        """Return how many rows to request."""
         return min(self.limits.get(table_id, rows_max), rows_max)
 
     def learn(self, table_id: int, asked: int, used: int, *, rest: bool) -> None:
-        """Ask for what was used when there was too much, for twice as much when there was room."""
+        """Set the limit to the rows that were used if there were more (`rest`), else to twice the rows requested."""
         self.limits[table_id] = max(used, 1) if rest else asked * 2
 
 
 class PostgresCut:
-    """An open cut. `sections`, then fill chunks, then `commit`; or `rollback` at any time."""
+    """An open cut. Read `sections`, then fill chunks, then `commit`; `rollback` is possible at any time."""
 
     def __init__(
         self,
@@ -187,11 +189,11 @@ class PostgresCut:
         reads: Reads,
     ) -> None:
         self._reads = reads
-        self._few: list[Claim] = []  # that are not read yet, in the order of reading
-        self._at_hand: dict[int, FewRows] = {}  # of tables that were read together with an earlier one
+        self._few: list[Claim] = []  # small claims that are not read yet, in the order of reading
+        self._at_hand: dict[int, FewRows] = {}  # rows of tables that were read together with an earlier one
         self._forget_marks = forget_marks
         self._connection = connection
-        self._epoch = epoch  # as the snapshot has it
+        self._epoch = epoch  # the epoch in the snapshot
         self._claims = {c.schema.table_id: c for c in claims}
         self._captured = {c.schema.table_id: c for c in captured}
         self._captured_at_us = captured_at_us
@@ -201,16 +203,16 @@ class PostgresCut:
         self._halts = halts
         self._consumed = not claims
         self.committed = False
-        #: Whether tables that are read together hide whose text cannot be read.
+        #: Whether tables must be read one at a time, to find the one with the unreadable text.
         self.reads_apart = False
 
     @property
     def table_ids(self) -> set[int]:
-        """The tables whose logs have something for it."""
+        """The tables that have a claim."""
         return set(self._claims)
 
     def leave(self, fills: Seq[FillState]) -> None:
-        """Take note of fills that come no further in this cut: somebody has a table of theirs to himself."""
+        """Exclude fills from this cut: the application holds an exclusive lock on their tables."""
         self._left = {f.table_id: f for f in fills}
 
     @property
@@ -228,8 +230,8 @@ class PostgresCut:
             self._halts.begin()
             if claim.truncated:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
-            if (wanted := cutsql.plan(claim.rows, claim.pages)) != plan:
-                self._connection.run(plan := wanted)
+            if (settings := cutsql.plan(claim.rows, claim.pages)) != plan:
+                self._connection.run(plan := settings)
             try:
                 yield from self._changes(claim, rows_max=rows_max, bytes_max=bytes_max)
             except UnfitRow as why:
@@ -254,7 +256,7 @@ class PostgresCut:
             self._connection.run(cutsql.forget_log(claim.schema))
 
     def _read(self, claim: Claim, *, small: bool) -> FewRows | SmallCopy | CopyStream:
-        """Begin to read what a table's log names; tables with few rows go together."""
+        """Begin to read the rows in a table's log. Tables with few rows are read together."""
         if claim.rows <= cutsql.FEW_ROWS:
             return self._read_few(claim)
         text = cutsql.changes(
@@ -272,14 +274,14 @@ class PostgresCut:
         return self._at_hand.pop(table_id)
 
     def _read_together(self, claims: Seq[Claim]) -> list[tuple[Claim, FewRows]]:
-        """Read the first of these and what goes with it. Raises Conflict where nobody can tell whose a text is."""
+        """Read the first of these claims, with more. Raises Conflict if a text is unreadable and its table unknown."""
         try:
             return self._reads.read(self._connection, claims)
         except NoText as why:
             if len(claims) == 1 or not self._reads.together:
                 raise
             self.reads_apart = True
-            raise Conflict(f"one table after the other will be read: {why}") from why
+            raise Conflict(f"tables will be read one at a time: {why}") from why
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         if fill.table_id in self._left:
@@ -287,7 +289,7 @@ class PostgresCut:
         captured = self._captured[fill.table_id]
         table, schema = captured.table, captured.schema
         if table is None or not captured.usable:
-            raise SchemaChanged(f"{schema.qualified} is not what the registry says")
+            raise SchemaChanged(f"{schema.qualified} differs from the registry")
         limit = self._pace.limit(fill.table_id, rows_max)
         layout = Layout.of(schema)
         self._connection.run(statement("cut", "fill_plan"))
@@ -308,7 +310,7 @@ class PostgresCut:
         return taken, replace(fill, cursor=cursor, rows_done=fill.rows_done + rows, done=done)
 
     def _portion(self, text: str, layout: Layout, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], bool]:
-        """Return the sections of a COPY up to a chunk's weight, and whether there was more."""
+        """Return the sections of a COPY up to the size of a chunk, and whether there were more."""
         taken: list[TableChanges] = []
         rest = False
         with CopyStream(self._connection, text) as stream:
@@ -316,7 +318,7 @@ class PostgresCut:
             for section in sections(
                 stream, layout, flagged=False, inserts_only=False, rows_max=rows_max, bytes_max=bytes_max
             ):
-                # what does not fit is read again by the next chunk; taking it in would not be bounded
+                # the next chunk reads the rest again; keeping it would need unbounded memory
                 rest = rest or (budget < section.nbytes and bool(taken))
                 if not rest:
                     taken.append(section)
@@ -346,13 +348,13 @@ class PostgresCut:
             raise
 
     def _fenced(self, epoch: Epoch) -> Fenced:
-        return Fenced(f"source {self._connection.place}: another instance has raised the epoch above {epoch}")
+        return Fenced(f"source {self._connection.place}: another instance raised the epoch above {epoch}")
 
     def _records(self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> str:
-        """Return the local transaction as one string: one round trip, with the COMMIT.
+        """Return the local transaction as one string, so that it needs one round trip with the COMMIT.
 
-        The checkpoint comes first. It is the fence: whoever raised the epoch after our snapshot has changed that row,
-        and the server refuses to change it again.
+        The checkpoint comes first, because it is the fence: an instance that raised the epoch after this snapshot has
+        changed that row, and the server refuses to change it again.
         """
         parts = []
         if batches:
@@ -386,7 +388,7 @@ class PostgresCut:
 
 
 def _last_key(section: TableChanges, layout: Layout) -> list[str]:
-    """Return the key of the last row as text; binary keys as COPY has them."""
+    """Return the key of the last row as text; binary keys in COPY's format."""
     ids = section.record_ids
     size = int(ids.sizes[-1])
     last = Packed(ids.data[len(ids.data) - size :], ids.sizes[-1:])

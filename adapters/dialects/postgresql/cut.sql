@@ -1,28 +1,28 @@
--- How a cut reads: everything in one REPEATABLE READ transaction, which also deletes what it has read.
+-- Statements of a cut. One REPEATABLE READ transaction reads everything and deletes what it has read.
 
 -- begin --
 BEGIN ISOLATION LEVEL REPEATABLE READ
 
 -- dirty --
--- Prepared once; the marks of the log tables that have something, and one row (number -1) for the clock and whose
--- epoch it is. It costs the same for one table and for thousands.
+-- Prepared once. Returns the marks of the log tables that have rows, and one row (number -1) with the clock and the
+-- epoch. It costs the same for one table and for thousands.
 PREPARE venus_dirty AS
 SELECT -1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, (SELECT epoch FROM venus.checkpoint WHERE id = 1)
 UNION ALL
 SELECT table_id, count(*), 0 FROM venus.dirty GROUP BY table_id
 
 -- looker --
--- Looks for marks every so often, at most `looks` times: in one round trip, where a poll for each look would cost both
--- ends some forty times as much. Marks of tables that have to wait stay where they are. The marks are only read if a
--- transaction of anybody has ended since the last look, which shows in the snapshot and costs a third; and a query of
--- its own for the pause would cost as much as the pause. A function of the session keeps its plans; a DO block is
--- planned each time it runs.
+-- Looks for marks at intervals, at most `looks` times, in one round trip; a poll for each look would cost both ends
+-- about forty times as much. Marks of waiting tables are ignored. The marks are read only if any transaction has ended
+-- since the last look, which the snapshot shows at a third of the cost. The pause is part of a condition, because a query
+-- of its own would cost as much as the pause. A function of the session keeps its plans; a DO block is planned each time.
 CREATE OR REPLACE FUNCTION pg_temp.venus_wait(waiting int[], pause_s float8, looks int) RETURNS void
 LANGUAGE plpgsql AS $venus${body}$venus$
 
 -- reader --
--- Few rows of many tables in one round trip: what each of these statements returns, with its place, until that weighs
--- so much. The last row has no line; its place is the last one that was read. A row's text has what COPY would write.
+-- Reads few rows of many tables in one round trip: the results of these statements with their place, until their size
+-- exceeds `bytes_max`. The last row has no line; its place is that of the last statement. A row's text is in the format
+-- of COPY.
 CREATE OR REPLACE FUNCTION pg_temp.venus_read(statements text[], bytes_max int) RETURNS TABLE (place int, line text)
 LANGUAGE plpgsql AS $venus$
 DECLARE
@@ -53,7 +53,7 @@ PREPARE venus_wait (int[], float8, int) AS SELECT pg_temp.venus_wait($1, $2, $3)
 EXECUTE venus_wait ('{waiting}', {pause_s}, {looks})
 
 -- wait_block --
--- The same where no temporary function may be made.
+-- The same for sessions that may not create temporary functions.
 DO $venus$
 DECLARE
   waiting CONSTANT int[] := '{waiting}';
@@ -75,18 +75,18 @@ BEGIN
 END
 
 -- logged_from --
--- From how many seconds on a statement is logged; far off if none is.
+-- The duration in seconds from which statements are logged; a very large one if none is.
 SELECT coalesce(min(nullif(setting::float8, -1)), 86400000) / 1000 FROM pg_settings
  WHERE name IN ('log_min_duration_statement', 'log_min_duration_sample', 'auto_explain.log_min_duration')
 
 -- tidy --
--- What cuts have deleted is still looked through. In place, without a moment in which the application cannot write, and
--- not where somebody else does it.
+-- Removes the dead rows that cuts left and that every look reads. It works in place without blocking the application,
+-- and skips tables that another session has locked.
 VACUUM (TRUNCATE false, SKIP_LOCKED) {tables}
 
 -- with_pages --
--- The logs that may have rows. A row is in a page, and a log that was never written to has none. What may not be read is
--- met by its marks.
+-- The logs that may have rows: a log that was never written to has no pages. Logs that may not be read are found by
+-- their marks.
 SELECT table_id FROM (
     SELECT table_id, to_regclass('venus.l_' || lpad(table_id::text, greatest(5, length(table_id::text)), '0')) AS log
       FROM venus.captured_table) x
@@ -96,19 +96,19 @@ SELECT table_id FROM (
 (SELECT {table_id} FROM {log} LIMIT 1)
 
 -- types --
--- Whatever a column may have: values of few rows are taken as the server writes them, as COPY would.
+-- All types that a column may have: small reads take every value as text, like COPY.
 SELECT oid FROM pg_type
 
 -- small --
--- What the logs have that are `each`; the same snapshot. Counted together: a query of its own for every log takes the
--- planner four times as long.
+-- The content of the logs in `each`, in the same snapshot. They are counted together, because planning one query for
+-- every log takes four times as long.
 SELECT id, count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X') FROM ({each}) x (id, op) GROUP BY id
 
 -- small_log --
 (SELECT {table_id}, op FROM {log} LIMIT {limit})
 
 -- forget_marks --
--- Exactly those that the snapshot sees, with the log rows that they stood for.
+-- Deletes exactly the marks in the snapshot, together with their log rows.
 EXECUTE venus_forget_marks ('{numbers}')
 
 -- prepare_forget_marks --
@@ -116,7 +116,7 @@ PREPARE venus_forget_marks (int[]) AS
 DELETE FROM venus.dirty WHERE table_id = ANY ($1)
 
 -- one_mark --
--- Of a table whose changes have to wait: one says as much as thousands.
+-- For a waiting table: one mark is as good as thousands.
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 
 -- weigh --
@@ -133,8 +133,8 @@ SET LOCAL lock_timeout = {usual_ms};
 EXECUTE venus_rewritten ({oids})
 
 -- open --
--- A small cut in one round trip. The tables are locked before the first query, which is when the snapshot is taken, so
--- nothing can be truncated or rewritten in between.
+-- Opens a small cut in one round trip. The tables are locked before the first query, which takes the snapshot, so they
+-- cannot be truncated or rewritten in between.
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SET LOCAL lock_timeout = {give_way_ms};
 LOCK TABLE {tables} IN ACCESS SHARE MODE;
@@ -143,7 +143,7 @@ SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL ena
 {opened}
 
 -- opened --
--- What `dirty`, `small` and `settled` say of these tables, together: 0 clock and epoch, 1 marks, 2 logs, 3 signatures.
+-- The results of `dirty`, `small` and `settled` for these tables: 0 clock and epoch, 1 marks, 2 logs, 3 signatures.
 SELECT 0, 0::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
        (SELECT epoch FROM venus.checkpoint WHERE id = 1), NULL::boolean, NULL::boolean, NULL::boolean, NULL::text
 UNION ALL
@@ -154,12 +154,12 @@ UNION ALL
 SELECT 3, s.id::bigint, NULL, NULL, NULL, NULL, NULL, s.signature FROM ({signatures}) s (id, namespace, name, signature)
 
 -- settled --
--- Behind the locks: what the tables look like now, and they cannot change any more.
+-- Runs after the locks, when the tables can no longer change.
 EXECUTE venus_signatures ({oids})
 
 -- rewritten --
--- TRUNCATE and rewriting ALTER TABLE are not MVCC-safe: a table rewritten between our snapshot and our lock looks
--- empty. The snapshot's row of pg_class then has another file than the table has now.
+-- TRUNCATE and rewriting ALTER TABLE are not MVCC-safe: a table rewritten between the snapshot and the lock looks empty.
+-- In that case the snapshot's row of pg_class has another file than the table.
 SELECT c.oid::regclass::text
   FROM unnest(%(tables)s::oid[]) t (oid)
   CROSS JOIN LATERAL (SELECT t.oid UNION SELECT p.relid::oid FROM pg_partition_tree(t.oid) p) x (oid)
@@ -168,30 +168,30 @@ SELECT c.oid::regclass::text
  LIMIT 1
 
 -- keyed_plan --
--- Few keys, large table: through its key's index, whatever the planner believes of either. One that was analysed while its
--- first rows were on their way has none for it: it would be read once, and gone through for each key. Set with the lock,
--- which saves nearly every cut a round trip.
+-- For few keys in a large table: forces the use of the key's index. A table that was analysed before its first rows were
+-- committed seems empty to the planner, which would scan it and then search the result for each key. These settings
+-- travel with the lock, which saves nearly every cut a round trip.
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_nestloop = on;
 SET LOCAL enable_material = off;
 SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = on; SET LOCAL work_mem TO DEFAULT
 
 -- bulk_plan --
--- Many keys: one pass over the table instead of a descent for each.
+-- For many keys: one scan of the table instead of an index lookup for each.
 SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL enable_nestloop = off;
 SET LOCAL enable_material = on;
 SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = on; SET LOCAL work_mem = '32MB'
 
 -- fill_plan --
--- The next rows in key order: through the index, never by sorting the table again for each chunk.
+-- For the next rows in key order: uses the index and never sorts the table for each chunk.
 SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off
 
 -- log_taken --
--- Few rows: read and deleted at once.
+-- For few rows: reads and deletes them at once.
 DELETE FROM {log} RETURNING op, {keys}
 
 -- log_read --
--- Many rows: read first, which lets the first of them leave three times sooner, and deleted behind the last one. The
--- snapshot is the same, so it is exactly these that go.
+-- For many rows: reads them first, so that the first ones leave three times sooner; `forget_log` deletes them after the
+-- last one. The snapshot is the same, so exactly these rows are deleted.
 SELECT op, {keys} FROM {log}
 
 -- forget_log --
@@ -214,7 +214,7 @@ COPY (
 ) TO STDOUT
 
 -- changes_by_text --
--- Keys that may be equal without being the same text: tombstones for the texts that are gone, then the rows.
+-- For keys that may be equal with different texts: tombstones for the texts that no longer exist, then the rows.
 WITH d AS ({logged}),
      g AS MATERIALIZED ({groups})
 SELECT true, {key_values}{nulls} FROM g
@@ -226,5 +226,5 @@ SELECT false, {table_keys}{others} FROM {table} t WHERE EXISTS (SELECT FROM g WH
 COPY (SELECT {columns} FROM {table} t {after} ORDER BY {order} LIMIT {limit}) TO STDOUT
 
 -- last_key --
--- Where a fill ends that begins in this snapshot.
+-- The end of a fill that begins in this snapshot.
 SELECT {keys} FROM {table} t ORDER BY {order} LIMIT 1

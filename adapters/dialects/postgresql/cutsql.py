@@ -1,7 +1,7 @@
 """The statements that read one captured table. Pure.
 
-Columns come in wire order: the key's, then the others. Equality is the key index's own operator, named with its
-schema, so that no search_path can put another in its place.
+Columns are in wire order: the key's first, then the others. Keys are compared with the operator of the key's index,
+qualified by its schema, so that search_path has no influence.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from venus.adapters.dialects.postgresql.names import literal, log_keys, quoted
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.model import TableSchema
 
-#: Claims up to this are weighed by the poll itself; more are counted.
+#: The poll itself measures claims up to this size; larger ones are counted.
 SMALL_CLAIM_ROWS = 1000
-#: Up to so many rows, each at most a message large, are in memory as a whole when they are read.
+#: Up to this many rows, each at most as large as a message, are read into memory as a whole.
 FEW_ROWS = 4
-#: Openings of cuts that are prepared in a session.
+#: Limit for prepared opening statements of cuts in a session.
 PREPARED_MAX = 64
-#: A descent to a row touches about this many pages that a pass over the table would not.
+#: An index lookup reads about this many pages that a scan of the table would not.
 _PAGES_PER_DESCENT = 4
-#: What a cut is opened with.
+#: The planner settings with which a cut begins.
 KEYED_PLAN = statement("cut", "keyed_plan")
 
 
 def small(table_ids: Iterable[int]) -> str:
-    """Return the query for what these log tables have, up to one row more than a small claim."""
+    """Return the query that measures these log tables, up to one row more than a small claim."""
     limit = str(SMALL_CLAIM_ROWS + 1)
     logs = (statement("cut", "small_log", table_id=str(i), log=names.log_table(i), limit=limit) for i in table_ids)
     return statement("cut", "small", each=" UNION ALL ".join(logs))
 
 
 def opened(tables: Mapping[int, int]) -> str:
-    """Return the query for marks, and logs and signatures of these tables: their numbers, and what the server's are."""
+    """Return the query for the marks, and for logs and signatures of these tables, which map numbers to oids."""
     oids = "'{" + ",".join(map(str, tables.values())) + "}'"
     signatures = statement("dictionary", "signatures") % {"tables": oids}
     return statement("cut", "opened", small=small(tables), signatures=signatures)
 
 
 def forget_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:
-    """Return what takes the dirty marks away of tables that are `done`, and leaves one of those `waiting`."""
+    """Return the statements that delete the dirty marks of `done` tables, and all but one of `waiting` tables."""
     done, waiting = list(done), list(waiting)
     if not done and not waiting:
         return []
@@ -55,15 +55,15 @@ def forget_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:
 
 
 def functions() -> str:
-    """Return what makes the functions of this session: of `wait`, and of reading few rows of many tables."""
+    """Return the statements that create the session's functions: for `wait`, and for small reads of many tables."""
     return "; ".join([statement("cut", "looker", body=statement("cut", "look")), statement("cut", "reader")])
 
 
 @lru_cache(maxsize=64)
 def wait(waiting: frozenset[int], *, pause_s: float, looks: int, as_block: bool) -> str:
-    """Return what looks for dirty marks repeatedly, and ends at the first one that is not of a table `waiting`.
+    """Return the statement that polls for dirty marks until there is one of a table that is not `waiting`.
 
-    `as_block` = this session has no function for it.
+    `as_block`: this session has no function for it.
     """
     numbers = "{" + ",".join(map(str, sorted(waiting))) + "}"
     parts = {"waiting": numbers, "pause_s": f"{pause_s:.6f}", "looks": str(looks)}
@@ -73,7 +73,7 @@ def wait(waiting: frozenset[int], *, pause_s: float, looks: int, as_block: bool)
 
 
 def prepared(*, looker: bool) -> list[str]:
-    """Return what every cut executes, to be planned once in a session; `looker` = it has that function."""
+    """Return the PREPARE statements of everything that a cut executes. `looker`: the session has that function."""
     as_parameter = {"tables": "$1"}
     return [
         *([statement("cut", "prepare_wait")] if looker else []),
@@ -88,15 +88,15 @@ def prepared(*, looker: bool) -> list[str]:
 
 
 def plan(rows: int, pages: int) -> str:
-    """Return the planner's settings for a claim of so many rows."""
+    """Return the planner settings for a claim of this size."""
     bulk = rows > SMALL_CLAIM_ROWS and rows * _PAGES_PER_DESCENT >= pages
     return statement("cut", "bulk_plan") if bulk else KEYED_PLAN
 
 
 def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: bool, noted: bool = False) -> str:
-    """Return the query for a table's changes by its log rows, which are deleted if they are to be `taken`.
+    """Return the query for a table's changes. With `taken` it also deletes the log rows.
 
-    A row begins with whether it is gone, or, where new rows are `noted`, with t (gone), n (new) or f.
+    A row begins with a flag: whether it was deleted, or with `noted`, t (deleted), n (new) or f (neither).
     """
     keys = log_keys(len(table.key))
     log = names.log_table(schema.table_id)
@@ -112,7 +112,7 @@ def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: boo
         "joined": _joined(table),
     }
     if table.identity_key:
-        # rows of a table that was only inserted into have no key twice
+        # if there were only inserts, no key occurs twice
         grouping = "" if inserts_only else f" GROUP BY {parts['keys']}"
         is_new = ", bool_and(op = 'I') AS is_new" if noted else ""
         groups = f"SELECT {parts['keys']}{is_new} FROM d WHERE op NOT IN ('T', 'X'){grouping}"
@@ -132,7 +132,7 @@ def copied(query: str) -> str:
 
 
 def forget_log(schema: TableSchema) -> str:
-    """Return what deletes the log rows that were read."""
+    """Return the statement that deletes the log rows that were read."""
     return statement("cut", "forget_log", log=names.log_table(schema.table_id))
 
 
@@ -169,7 +169,7 @@ def _between(table: Table, place: Place) -> str:
 
 
 def _compared(table: Table, key: list[str], operator: str) -> str:
-    """Compare the key as a row, the way its index is ordered."""
+    """Return a comparison of the key as a row, in the order of its index."""
     values = [f"{literal(v)}::{k.log_type}" for v, k in zip(key, table.key, strict=True)]
     columns = [f"t.{quoted(k.name)}" for k in table.key]
     schemas = {_schema(k) for k in table.key}
@@ -183,7 +183,7 @@ def _compared(table: Table, key: list[str], operator: str) -> str:
     alternatives = []
     for i, column in enumerate(table.key):
         equal = [f"{columns[j]} OPERATOR({table.key[j].equals}) {values[j]}" for j in range(i)]
-        # only the last column may be equal as well
+        # only the last column may also be equal
         compares = f"OPERATOR({_schema(column)}.{operator if i == len(table.key) - 1 else operator[0]})"
         alternatives.append(" AND ".join([*equal, f"{columns[i]} {compares} {values[i]}"]))
     return "(" + " OR ".join(f"({a})" for a in alternatives) + ")"

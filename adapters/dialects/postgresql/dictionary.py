@@ -1,7 +1,7 @@
 """PostgreSQL's dictionary as table schemas: columns, keys, indexes, and why a table cannot be captured.
 
-Read in bulk, a handful of queries for any number of tables, because the upper adapter compares it with the registry
-every few seconds. Column numbers are PostgreSQL's own attribute numbers: never used twice within a table.
+The upper adapter compares it with the registry every few seconds, so a handful of queries reads any number of tables.
+Column numbers are PostgreSQL's own attribute numbers, which are never reused within a table.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from venus.adapters.dialects.postgresql.types import PgType, below_domain, is_id
 from venus.errors import UnsupportedType
 from venus.model import Check, Column, ForeignKey, Index, LeftOut, OwnType, TableSchema
 
-#: Defaults that mean the same in every database; a cast behind a literal is dropped.
+#: Defaults that mean the same in every database. A cast after a literal is dropped.
 _LITERAL = re.compile(r"^(-?\d+(?:\.\d+)?|'(?:[^']|'')*'|true|false|NULL)(?:::[\w\s\".\[\](),]+)?$")
 _CLOCKS = {"CURRENT_TIMESTAMP": "CURRENT_TIMESTAMP", "now()": "CURRENT_TIMESTAMP", "CURRENT_DATE": "CURRENT_DATE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumn:
-    """A column of the record id, with what the SQL about it needs."""
+    """A column of the record id, with the properties that SQL about it needs."""
 
     name: str
     number: int
-    #: As the dictionary spells the column's type, and what is below it if that is a domain.
+    #: The column's type in the dictionary's spelling, and the log's type for it.
     spelled: str
     log_type: str
     collation: str
-    #: The index's own equality operator, "schema.op".
+    #: The equality operator of the index, as "schema.op".
     equals: str
-    #: Equal values are the same text.
+    #: Whether equal values always have the same text.
     identity: bool
-    #: The SQL that gives the column's name as the key's index has it, and what that is now.
+    #: SQL for the column's name in the key's index, and the present value.
     index_name_sql: str
     index_name: str
 
@@ -57,16 +57,17 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table as the dictionary has it now."""
+    """A table as it is in the dictionary at present."""
 
     oid: int
     namespace: str
     name: str
     kind: str
     unlogged: bool
-    #: Row triggers: statement triggers of a partitioned table or of one with heirs miss rows or see others'.
+    #: Whether it needs row triggers: statement triggers of a partitioned table, or of a member of an inheritance tree,
+    #: miss rows or see those of other tables.
     per_row: bool
-    #: Heirs' rows are theirs, not this table's.
+    #: Whether to exclude the rows of child tables, which are not this table's.
     only: bool
     row_security: bool
     rows_estimate: int
@@ -125,30 +126,30 @@ class Table:
 
 @dataclass(slots=True)
 class _Details:
-    """What the detail queries say of one table."""
+    """Results of the detail queries for one table."""
 
     columns: list[Row] = field(default_factory=list)
     indexes: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
     foreign_keys: list[Row] = field(default_factory=list)
     leaves: list[Leaf] = field(default_factory=list)
     signature: str = ""
-    #: What would identify a row, but for a column that does not travel.
+    #: Unique indexes that would identify a row if one of their columns were not excluded.
     excluded_keys: list[str] = field(default_factory=list)
 
 
 def listed(rows: Iterable[Row], include: Sequence[str], exclude: Sequence[str]) -> list[Row]:
-    """Choose tables by patterns: schema.table with wildcards; without a dot the schema is public."""
+    """Return the tables that the patterns choose: schema.table with wildcards; without a dot the schema is public."""
     included, excluded = Patterns(map(_spelled, include)), Patterns(map(_spelled, exclude))
     return [r for r in application(rows) if included.match(name := _name(r)) and not excluded.match(name)]
 
 
 def application(rows: Iterable[Row]) -> list[Row]:
-    """Leave out VENUS's own tables."""
+    """Return the rows without those of VENUS's own tables."""
     return [r for r in rows if r[1] != OWN_SCHEMA]
 
 
 def unmatched(rows: Iterable[Row], patterns: Sequence[str]) -> list[str]:
-    """Return the patterns that choose nothing: most likely misspelt."""
+    """Return the patterns that choose no table, most likely because of a misspelling."""
     return choosing_nothing(patterns, ((_name(r),) for r in application(rows)), spelled=_spelled)
 
 
@@ -161,17 +162,17 @@ def _spelled(pattern: str) -> str:
 
 
 def all_tables(connection: Connection) -> list[Row]:
-    """Return a row for each table there is."""
+    """Read a row for each table of the database."""
     return connection.rows(statement("dictionary", "tables"))
 
 
 def fingerprint(connection: Connection, oids: Iterable[int], mark: str) -> str:
-    """Return what changes with all that `read` shows of these tables, and with the result of the query `mark`."""
+    """Return a text that changes with any result of `read` for these tables, and with the result of query `mark`."""
     return str(connection.row(statement("dictionary", "fingerprint", mark=mark), {"tables": list(oids)})[0])
 
 
 def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
-    """Read all about the tables of these rows of `all_tables`."""
+    """Read the tables of these rows of `all_tables`."""
     oids = {"tables": [r[0] for r in rows]}
     details: dict[int, _Details] = defaultdict(_Details)
     types = {
@@ -211,7 +212,7 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
 
 
 def _leave_out(choice: ColumnChoice, row: Row, details: _Details) -> tuple[LeftOut, ...]:
-    """Take the columns away that do not travel, and the indexes over them as keys; return them."""
+    """Remove the columns that do not travel from the details, and the indexes over them as keys; return them."""
     left = choice.left_out(row[1], row[2], ((c[2], c[5]) for c in details.columns))
     if left:
         names = {one.name for one in left}
@@ -239,21 +240,21 @@ def _without(table: Table, left: Sequence[LeftOut]) -> Table:
 def _table(
     row: Row, details: _Details, types: dict[int, PgType], more: Structure, own: Sequence[structure.Found]
 ) -> Table:
-    oid, namespace, name, kind, persistence, has_heirs, inherits, security, estimate, comment, _ = row
+    oid, namespace, name, kind, persistence, has_children, inherits, security, estimate, comment, _ = row
     columns, unsupported = _read_columns(details, types)
     carried = more.columns(columns)
     by_number = {c[1]: c for c in details.columns}
     candidates = [i for i in details.indexes.values() if _identifies(i, by_number)]
     key = _key(min(candidates, key=_preference), by_number, types) if candidates else ()
-    heirs = kind != "p" and (has_heirs or inherits)
+    in_tree = kind != "p" and (has_children or inherits)
     return Table(
         oid=oid,
         namespace=namespace,
         name=name,
         kind=kind,
         unlogged=persistence == "u",
-        per_row=kind == "p" or heirs,
-        only=heirs,
+        per_row=kind == "p" or in_tree,
+        only=in_tree,
         row_security=security,
         rows_estimate=estimate,
         comment=comment,
@@ -278,7 +279,7 @@ def _table(
 
 
 def _read_columns(details: _Details, types: dict[int, PgType]) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Return the columns that can be carried, and why the others cannot."""
+    """Return the columns that can be carried, and the reasons why the others cannot."""
     columns, unsupported = [], []
     for c in details.columns:
         try:
@@ -314,26 +315,26 @@ def _column(row: Row, types: dict[int, PgType]) -> Column:
 
 
 def portable_default(expression: str) -> str:
-    """Return a default that means the same everywhere, or nothing."""
+    """Return the default as standard SQL, empty if it has no portable form."""
     if found := _LITERAL.match(expression):
         return "" if found[1] == "NULL" else found[1]
     return _CLOCKS.get(expression, "")
 
 
 def _usable(index: list[Row]) -> bool:
-    """Say whether the index is valid, total, and a b-tree over plain columns."""
+    """Return whether the index is valid, total, and a b-tree over plain columns."""
     return all(r[5] and r[6] and r[9] > 0 and r[10] for r in index)
 
 
 def _identifies(index: list[Row], columns: dict[int, Row]) -> bool:
     primary, unique = index[0][3], index[0][4]
-    # a deferrable primary key is unique wherever anybody else can see it
+    # a deferrable primary key is unique in every committed state
     total = all(r[6] and r[9] > 0 and r[10] for r in index)
     return (primary and total) or (unique and _usable(index) and all(columns[r[9]][6] for r in index))
 
 
 def _could_identify(index: list[Row]) -> bool:
-    """Say whether the index lacks nothing but NOT NULL."""
+    """Return whether the index would identify rows if its columns were NOT NULL."""
     return bool(index[0][4]) and _usable(index)
 
 

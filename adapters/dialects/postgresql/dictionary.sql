@@ -1,7 +1,7 @@
--- What VENUS reads of PostgreSQL's dictionary. Only SELECTs; any role may run them.
+-- Queries of PostgreSQL's dictionary: only SELECTs, which any role may run.
 
 -- tables --
--- Every table that could be captured; partitions belong to their root and are not listed.
+-- Every table that could be captured. Partitions belong to their root and are not listed.
 SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhassubclass,
        EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) AS inherits,
        c.relrowsecurity, greatest(c.reltuples, 0)::bigint,
@@ -27,7 +27,7 @@ SELECT a.attrelid, a.attnum::int, a.attname, a.atttypid, a.atttypmod, format_typ
  ORDER BY a.attrelid, a.attnum
 
 -- types --
--- The types of these tables' columns, and what those stand on.
+-- The types of these tables' columns, with their base and element types.
 WITH RECURSIVE used (oid) AS (
     SELECT atttypid FROM pg_attribute WHERE attrelid = ANY (%(tables)s::oid[]) AND attnum > 0 AND NOT attisdropped
     UNION
@@ -43,7 +43,7 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typbasetype, t.typtypmod,
   FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_namespace n ON n.oid = t.typnamespace
 
 -- indexes --
--- One row for each key column of each index; the operators are those of the index itself.
+-- One row for each key column of each index. The operators are those of the index.
 SELECT x.indrelid, x.indexrelid, i.relname, x.indisprimary, x.indisunique, x.indimmediate AND x.indisvalid,
        x.indpred IS NULL AND x.indexprs IS NULL AND m.amname = 'btree', x.indisreplident, k.position::int,
        k.attnum::int,
@@ -83,8 +83,8 @@ SELECT t.root, p.relid::oid, n.nspname, c.relname
  ORDER BY t.root, n.nspname, c.relname
 
 -- fingerprint --
--- Where each row that capture knows of lies in the system catalogs, and who wrote it: a cheap sign that something about
--- these tables may have changed. Of other tables only that they are there, temporary ones not even that.
+-- A digest of the position and writer of each relevant row in the system catalogs: a cheap sign that these tables may
+-- have changed. Other tables count only by their existence, and temporary ones not at all.
 SELECT md5(string_agg(x.part || ' ' || coalesce(x.seen, ''), ' ' ORDER BY x.part)) FROM (
     SELECT 0 AS part, ({mark}) AS seen
     UNION ALL SELECT 1, sum(hashtextextended(relname, oid::bigint))::text FROM pg_class
@@ -115,12 +115,13 @@ SELECT md5(string_agg(x.part || ' ' || coalesce(x.seen, ''), ' ' ORDER BY x.part
 ) x
 
 -- signatures --
--- Changes whenever a table version could: compared before every read, so that no row is read in another version.
+-- Changes whenever a table's version may change. It is compared before every read, so that no row is read in another
+-- version.
 SELECT c.oid, n.nspname, c.relname,
        md5(concat_ws(' ', n.nspname, c.relname, c.relkind, c.relhassubclass, '') || (
            SELECT string_agg(format('%%s %%s %%s %%s %%s %%s', a.attnum, a.attname, a.atttypid, a.atttypmod,
                                     a.attnotnull, a.attcollation) || CASE WHEN a.atttypid < 16384 THEN '' ELSE (
-               -- of the application's own types, 16384 being the first number for them: an enum's labels
+               -- labels of the application's enums; oids from 16384 up belong to the application
                SELECT coalesce(string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder), '')
                  FROM pg_type t JOIN pg_enum e ON e.enumtypid IN (t.oid, t.typelem, t.typbasetype)
                 WHERE t.oid = a.atttypid) END, ',' ORDER BY a.attnum)

@@ -1,4 +1,10 @@
-"""What stands in the way of capturing a table, from what the dictionary says of it. Pure."""
+"""Findings about one table, from its definition in the dictionary. Pure.
+
+A table without a key can often be given a number column that distinguishes equal rows. The statements depend on the
+table. A member of an inheritance tree gets the column with its parent and takes no identity. A partitioned table's key
+must include the partition columns. A typed table accepts no column. A table whose row type is the type of a column
+cannot be rewritten. All statements may run repeatedly, and in any order of the tables.
+"""
 
 from __future__ import annotations
 
@@ -12,41 +18,41 @@ from venus.adapters.dialects.postgresql.names import literal, qualified, quoted
 from venus.model import HEIR, Finding, TableSchema
 
 COLUMN = "venus_record_id"
-#: PostgreSQL's own limit, dropped columns included.
+#: PostgreSQL's limit, dropped columns included.
 _COLUMNS_MAX = 1600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyless:
-    """What decides how a table can be given a key."""
+    """The facts that decide how a table can be given a key."""
 
     partitioned: bool
     typed: bool
     numbers_used: int
-    #: A parent or a child by inheritance.
+    #: Whether it is a parent or a child by inheritance.
     inherits: bool
     has_primary: bool
-    #: Names of columns, here and in every table of the same tree.
+    #: Names of columns of every table in the same tree.
     columns: frozenset[str]
-    #: The column that is offered is there already, as its parent's statement has left it.
+    #: Whether the offered column exists already, because the parent's statement added it.
     numbered: bool
-    #: By which columns it and its partitions are partitioned, "" for an expression.
+    #: The partition columns of the table and its partitions, "" for an expression.
     divided_by: tuple[str, ...]
     foreign_partition: str
-    #: A column that has the row type of a table of the tree, alone or inside another type: no rewriting then.
+    #: A column with the row type of a table of the tree, alone or inside another type: it forbids rewriting.
     row_type_in: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Statements that give a table a key, or why there are none, and what to know."""
+    """Statements that give a table a key, or the reason why there are none, with a remark."""
 
     statements: tuple[str, ...] = ()
     remark: str = ""
 
 
 def offer(table: Table, facts: Keyless) -> Offer:
-    """Return what gives a table a key."""
+    """Return the statements that give a table a key."""
     if facts.numbers_used >= _COLUMNS_MAX:
         return Offer(remark="it has as many columns as PostgreSQL allows")
     if facts.partitioned:
@@ -55,15 +61,15 @@ def offer(table: Table, facts: Keyless) -> Offer:
     word = "UNIQUE" if facts.has_primary else "PRIMARY KEY"
     key = f"ALTER TABLE {table.name_sql} ADD {word} ({column})"
     if facts.numbered:
-        return Offer(statements=(key,), remark="the column is there already")
+        return Offer(statements=(key,), remark="the column exists already")
     if facts.inherits:
-        remark = "children get the column as well, and need a key of their own"
+        remark = "children get the column too, and need a key of their own"
         return Offer(statements=(*_numbered(table, column, facts), key), remark=remark)
     if facts.row_type_in:
-        remark = f"row by row, because {facts.row_type_in} is of its type"
+        remark = f"row by row, because {facts.row_type_in} has its row type"
         return Offer(statements=(*_detached(table, facts), *_numbered(table, column, facts), key), remark=remark)
     add = f"ALTER TABLE {table.name_sql} ADD COLUMN {column} bigint GENERATED ALWAYS AS IDENTITY {word}"
-    remark = "it no longer follows its type then" if facts.typed else "only SELECT * shows it"
+    remark = "the table then no longer follows its type" if facts.typed else "only SELECT * shows it"
     return Offer(statements=(*_detached(table, facts), add), remark=remark)
 
 
@@ -83,11 +89,11 @@ def _partitioned(table: Table, facts: Keyless) -> Offer:
     key = f"ALTER TABLE {table.name_sql} {nulls}, ADD UNIQUE ({', '.join([column, *columns])})"
     numbered = () if facts.numbered else _numbered(table, column, facts)
     divided_by = ", ".join(facts.divided_by)
-    return Offer(statements=(*numbered, key), remark=f"rows with NULL in ({divided_by}) have to get a value first")
+    return Offer(statements=(*numbered, key), remark=f"rows with NULL in ({divided_by}) must get a value first")
 
 
 def _column(facts: Keyless) -> str:
-    """Return the column's name: one that no table of the tree has, unless it is this very column."""
+    """Return the name of the number column, which no table of the tree uses for another column."""
     name, number = COLUMN, 1
     while name in facts.columns and not (facts.numbered and number == 1):
         number += 1
@@ -96,11 +102,11 @@ def _column(facts: Keyless) -> str:
 
 
 def _numbered(table: Table, column: str, facts: Keyless) -> tuple[str, ...]:
-    """Return what adds the column with its numbers, to children and partitions as well."""
+    """Return the statements that add the numbered column, also to children and partitions."""
     alter = f"ALTER TABLE {table.name_sql}"
     if not facts.row_type_in:
         return (f"{alter} ADD COLUMN IF NOT EXISTS {column} bigserial",)
-    # a default would have the table rewritten, which PostgreSQL refuses as long as its row type is a column's
+    # a default would rewrite the table, which PostgreSQL refuses while a column has its row type
     sequence = qualified(table.namespace, f"{COLUMN}_{table.oid}_seq")
     return (
         f"{alter} ADD COLUMN IF NOT EXISTS {column} bigint",
@@ -115,7 +121,7 @@ _WAY_OUT = "run `venus install-triggers`, then `venus resync`"
 
 
 def key_change(known: TableSchema, table: Table) -> str:
-    """Say what has become of the key; empty if it is what it was, or wider."""
+    """Return how the key has changed; empty if it is unchanged or wider."""
     if not table.key:
         return f"its key is gone: give it one, {_WAY_OUT}"
     now = tuple(k.name for k in table.key)
@@ -131,18 +137,18 @@ def key_change(known: TableSchema, table: Table) -> str:
     return ""
 
 
-#: protobuf keeps 19000-19999 for itself; PostgreSQL's attribute numbers end at 1600.
+#: The quotes around the bodies of VENUS's functions.
 _DOLLAR = "$venus$"
 
 
 def of_table(table: Table, keyless: Keyless | None = None) -> Iterator[Finding]:
-    """Yield everything there is to say about one table; `keyless` = how one without a key can be given one."""
+    """Yield the findings about one table. `keyless`: the facts about a table without a key."""
     where = f"{table.namespace}.{table.name}"
     if table.kind == "f":
         yield Finding(
             where=where,
-            message="is a foreign table: what changes behind it fires no trigger here",
-            remedy="exclude it, and capture it where it lives",
+            message="is a foreign table: changes at its own server fire no trigger here",
+            remedy="exclude it, and capture it at its own server",
             blocks=True,
         )
         return
@@ -159,17 +165,19 @@ def of_table(table: Table, keyless: Keyless | None = None) -> Iterator[Finding]:
     if table.unlogged:
         yield Finding(
             where=where,
-            message="is unlogged: after a crash of the server it is empty, and no trigger says so",
+            message="is unlogged: a crash of the server empties it, and no trigger fires",
             remedy="ALTER TABLE ... SET LOGGED, or resync it after a crash",
         )
     for left in table.left_out:
         if left.what == HEIR:
-            yield Finding(where=where, message=f"has the heir {left.name}: it is not carried", remedy=left.reason)
+            yield Finding(
+                where=where, message=f"has the child table {left.name}, which is not carried", remedy=left.reason
+            )
     if table.row_security:
         yield Finding(
             where=where,
             message="has row security: only its owner or a role with BYPASSRLS sees all rows",
-            remedy="let VENUS connect as such a role; reads that would be filtered are errors, never fewer rows",
+            remedy="let VENUS connect as such a role; a read that would be filtered fails instead",
         )
 
 
@@ -186,7 +194,7 @@ def _key(where: str, table: Table, keyless: Keyless | None) -> Iterator[Finding]
         remedy += "; nearest: " + "; ".join(table.key_choices)
     yield Finding(
         where=where,
-        message="has no usable key: rows without one cannot be told apart",
+        message="has no usable key: rows without one cannot be distinguished",
         remedy=remedy,
         blocks=True,
         details=table.key_choices,

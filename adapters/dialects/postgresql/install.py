@@ -1,8 +1,8 @@
-"""Installs capture at a PostgreSQL source: own tables, log tables, functions, triggers, registration.
+"""Installation of capture at a PostgreSQL source: own tables, log tables, functions, triggers, registration.
 
-Everything is one transaction. CREATE TRIGGER waits for writers that are open on its table, so what they write is in
-the table when the first fill reads it; later ones fire the trigger. To not hold up the application behind a long
-transaction, the locks are asked for with a short timeout, all at once, and given back in between.
+Everything is one transaction. CREATE TRIGGER waits for open transactions that wrote to its table, so the first fill
+sees their rows; later writers fire the trigger. The locks are requested all at once with a short timeout, and released
+between two attempts, so that the application does not queue behind a long transaction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 
 logger = logging.getLogger(__name__)
 
-#: The heartbeat row is captured like any table; a plan is made before it exists.
+#: The heartbeat table, which is captured like any other. A plan needs it before the table exists.
 HEARTBEAT = Table(
     oid=0,
     namespace=names.OWN_SCHEMA,
@@ -70,11 +70,11 @@ HEARTBEAT = Table(
     signature="",
 )
 _HEARTBEAT = (HEARTBEAT.namespace, HEARTBEAT.name)
-#: The dialect's own tables for all logs together, and the statement that makes each.
+#: The dialect's own tables that all logs share, with the block that creates each.
 SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table", "seen": "seen_table"}
-#: A log that an older version has made as wide as the key was then; nothing was missed by it.
+#: A log that an older version made only as wide as the key. It missed no change.
 WIDTH = "width of log table "
-#: A function that another one replaces, and nothing was missed by it either.
+#: A function to be replaced by a newer one. It missed no change either.
 RENEWED = "newer function "
 _HARMLESS = (WIDTH, RENEWED)
 _RETRY_AFTER_S = 1.0
@@ -84,7 +84,7 @@ _ENABLED = {False: "O", True: "A"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What is installed now."""
+    """The installed objects and the registered tables."""
 
     triggers: dict[tuple[int, str], tuple[str, str]]
     functions: dict[str, str]
@@ -93,14 +93,14 @@ class Present:
     #: VENUS's other tables.
     others: frozenset[str]
     schemas: dict[tuple[str, str], TableSchema]
-    #: The tables that were taken out of capture, or are on their way out, with their fingerprints.
+    #: The tables that are released or being released, with their fingerprints.
     out: dict[tuple[str, str], tuple[TableSchema, str]]
-    #: The partitions known to capture, by table.
+    #: The captured partitions, by table.
     leaves: dict[int, frozenset[int]]
 
     @classmethod
     def read(cls, connection: Connection) -> Present:
-        """Look."""
+        """Read the dictionary and the registry."""
         known = registry.registered(connection) if registry.is_installed(connection) else []
         out = [(t, mark) for t, mark in known if is_leaving(t)]
         out += registry.registered(connection, released=True) if known else []
@@ -118,12 +118,12 @@ class Present:
 
     @property
     def table_ids(self) -> dict[tuple[str, str], int]:
-        """The registered tables' numbers."""
+        """The numbers of the registered tables."""
         out = {place: schema.table_id for place, (schema, _) in self.out.items()}
         return out | {place: schema.table_id for place, schema in self.schemas.items()}
 
     def lacks(self, table: Table, table_id: int, *, always: bool) -> list[str]:
-        """Return what is missing or altered of a registered table's triggers."""
+        """Return the objects of a registered table that are missing or altered."""
         steps = table_steps(table, table_id, self, always=always)
         return [s.what for s in steps if not s.exists and not s.what.startswith(("state ", *_HARMLESS))]
 
@@ -132,7 +132,7 @@ class Present:
 
 
 def install_plan(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Return every statement in order. Raises Refused if a finding blocks."""
+    """Return every statement of the installation in order. Raises Refused if a finding blocks."""
     _refuse_blocked(connection, include, exclude)
     with connection.reading():
         return _own_steps(connection) + _table_steps(connection, include, exclude)
@@ -157,7 +157,7 @@ def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -
     present = Present.read(connection)
     rows = dictionary.all_tables(connection)
     chosen = dictionary.listed(rows, include, exclude)
-    # what is captured stays captured, whatever the patterns say now
+    # captured tables stay captured even if the patterns no longer choose them
     kept = [r for r in rows if (r[1], r[2]) in present.schemas and r not in chosen and (r[1], r[2]) != _HEARTBEAT]
     tables = dictionary.read(connection, chosen + kept)
     heartbeat = dictionary.read(connection, [r for r in rows if (r[1], r[2]) == _HEARTBEAT]) or [HEARTBEAT]
@@ -178,12 +178,12 @@ def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -
 
 
 def table_steps(table: Table, table_id: int, present: Present, *, always: bool) -> list[InstallStep]:
-    """Return the steps of one table; a mended one ends with its being marked RESYNC, a released one with its return."""
+    """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
     where = f"{table.namespace}.{table.name}"
     place = (table.namespace, table.name)
     known = place in present.schemas
     if known:
-        # partitions that joined since are taken in by refresh_schemas, with their rows
+        # refresh_schemas takes in partitions that joined since, with their rows
         joined = present.leaves.get(table_id, frozenset())
         table = replace(table, leaves=tuple(leaf for leaf in table.leaves if leaf.oid in joined))
     steps = _log_steps(where, table, table_id, present)
@@ -210,7 +210,7 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
 
 
 def _take_up_steps(where: str, table: Table, was: TableSchema, mark: str) -> list[InstallStep]:
-    """Return the steps that have a released table captured again: in the version that it has now, every row."""
+    """Return the steps that capture a released table again, in its present version and with all its rows."""
     steps = []
     if fingerprint(table.schema(was.table_id, was.version)) != mark:
         version = table.schema(was.table_id, was.version + 1)
@@ -235,37 +235,38 @@ def _log_steps(where: str, table: Table, table_id: int, present: Present) -> lis
     name = names.log_table(table_id)
     what = f"log table {name}"
     create = triggers.log_table(table, table_id)
-    there = present.logs.get(local_name(name))
-    wanted = tuple((k.log_type, k.collation) for k in table.key)
-    if there and there != wanted and _can_widen(there, wanted):
+    existing = present.logs.get(local_name(name))
+    required = tuple((k.log_type, k.collation) for k in table.key)
+    if existing and existing != required and _can_widen(existing, required):
         return [
             InstallStep(table=where, what=what, sql=create, exists=True),
             *(
                 InstallStep(table=where, what=f"{WIDTH}{name}", sql=triggers.widen(name, k, wide))
-                for k, (wide, _), (narrow, _) in zip(names.log_keys(len(wanted)), wanted, there, strict=True)
+                for k, (wide, _), (narrow, _) in zip(names.log_keys(len(required)), required, existing, strict=True)
                 if narrow != wide
             ),
         ]
-    same = there == wanted
+    same = existing == required
     steps = [InstallStep(table=where, what=what, sql=create, exists=same)]
-    if there is not None and not same:
+    if existing is not None and not same:
         steps.insert(0, InstallStep(table=where, what=what, sql=f"DROP TABLE {name}"))
     return steps
 
 
-def _can_widen(there: Seq[tuple[str, str]], wanted: Seq[tuple[str, str]]) -> bool:
-    if len(there) != len(wanted):
+def _can_widen(existing: Seq[tuple[str, str]], required: Seq[tuple[str, str]]) -> bool:
+    if len(existing) != len(required):
         return False
-    return all(c == collation and can_widen(t, to) for (t, c), (to, collation) in zip(there, wanted, strict=True))
+    pairs = zip(existing, required, strict=True)
+    return all(c == collation and can_widen(t, to) for (t, c), (to, collation) in pairs)
 
 
 def log_widths(table: Table, table_id: int, present: Present) -> list[InstallStep]:
-    """Return the steps that a log needs before it takes every value that its key's columns may have now."""
+    """Return the steps that a log needs to accept every value of its key's present types."""
     return [s for s in _log_steps("", table, table_id, present) if s.what.startswith(WIDTH)]
 
 
 def local_name(name: str) -> str:
-    """Return a name of VENUS's schema without that."""
+    """Return a name in VENUS's schema without the schema."""
     return name.removeprefix(f"{names.OWN_SCHEMA}.")
 
 
@@ -314,14 +315,14 @@ def install(connection: Connection, include: Seq[str], exclude: Seq[str]) -> lis
 
 
 def run_steps(connection: Connection, steps: Seq[InstallStep]) -> None:
-    """Run what is missing."""
+    """Run the steps whose objects are missing."""
     for step in steps:
         if not step.exists:
             connection.run(step.sql)
 
 
 def patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-    """Run it in a transaction; where a lock is not to be had, let the application pass and try again."""
+    """Run `attempt` in a transaction. If it gets no lock, let the application proceed and try again."""
     options = connection.options
     for left in range(options.install_attempts, 0, -1):
         try:
@@ -332,8 +333,8 @@ def patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) 
             blockers = _blockers(connection)
             if left == 1:
                 raise DatabaseUnavailable(
-                    f"source {connection.place}: a table is in use for too long: {blockers}",
-                    hint="end that session, or try again when it has ended; nothing was changed",
+                    f"source {connection.place}: a table was in use for too long: {blockers}",
+                    hint="end that session, or run this command again later; nothing was changed",
                 ) from error
             logger.warning("waiting for a lock: %s", blockers)
             time.sleep(_RETRY_AFTER_S)
@@ -342,4 +343,4 @@ def patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) 
 
 def _blockers(connection: Connection) -> str:
     found = waits.holders(connection, (r[0] for r in dictionary.all_tables(connection)), waits.FROM_TRIGGERS)
-    return ", ".join(f"{w.holder} on {w.table}" for w in found) or "a session that has ended meanwhile"
+    return ", ".join(f"{w.holder} on {w.table}" for w in found) or "a session that ended meanwhile"

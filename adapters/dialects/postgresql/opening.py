@@ -1,4 +1,7 @@
-"""Opens a cut of a PostgreSQL source: a snapshot, what it has to capture, and tables that stay as they are in it."""
+"""Opening of a cut of a PostgreSQL source: a snapshot, its claims, and locks that keep the tables unchanged.
+
+Dirty marks show which log tables have rows. One statement reads them, however many tables there are.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.waits import FROM_READERS, holders
 
-#: A paused table keeps at most about so many dirty marks.
+#: About how many dirty marks a paused table keeps at most.
 MARKS_MAX = 1000
 #: The dirty mark of the registry itself.
 REGISTRY = 0
-#: The row beside the marks, which has the clock and the epoch.
+#: Number of the row beside the marks that holds the clock and the epoch.
 HEAD = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What a poll has read."""
+    """The dirty marks that a poll read."""
 
     captured_at_us: int
     epoch: int
@@ -43,17 +46,17 @@ class Marks:
 
     @classmethod
     def read(cls, connection: Connection, before: str = "") -> Marks:
-        """Read them, behind the statements of `before` in the same round trip."""
+        """Read the marks after the statements of `before`, in the same round trip."""
         rows = {r[0]: r[1:] for r in connection.rows(f"{before}EXECUTE venus_dirty")}
         captured_at_us, epoch = rows.pop(HEAD)
         return cls(captured_at_us=captured_at_us, epoch=epoch, counts={t: count for t, (count, _) in rows.items()})
 
     def stand_for_work(self, tables: Tables) -> bool:
-        """Whether anything is to be done about them; those of a table that has to wait stay until they are many."""
+        """Return whether the marks need a cut. Those of a waiting table do so only when they are many."""
         return any(t not in tables.waiting or count > MARKS_MAX for t, count in self.counts.items())
 
     def forget(self, tables: Tables) -> list[str]:
-        """Return the statements that take away what is done with, and thin out what has to wait."""
+        """Return the statements that delete marks of captured changes, and thin out those of waiting tables."""
         waiting = tables.waiting & self.counts.keys()
         return cutsql.forget_marks(
             sorted(self.counts.keys() - waiting), sorted(t for t in waiting if self.counts[t] > MARKS_MAX)
@@ -62,19 +65,19 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The captured tables, sorted once for many polls."""
+    """The captured tables, classified once for many polls."""
 
     ready: Mapping[int, Captured]
-    #: Those whose changes have to stay where they are.
+    #: Tables whose changes stay in their logs, because they are paused or unreadable.
     waiting: frozenset[int]
-    #: What small cuts of these tables are opened with, prepared in the session.
+    #: Prepared opening statements of small cuts, by tables.
     openings: dict[tuple[int, ...], str] = field(default_factory=dict)
-    #: What few rows are read with.
+    #: Prepared statements that read few rows.
     reads: Reads = field(default_factory=Reads)
 
     @classmethod
     def of(cls, captured: Iterable[Captured], *, together: bool = False) -> Tables:
-        """Sort them; `together` = the session has the function that reads several."""
+        """Classify the tables. `together`: the session has the function that reads several."""
         known = {c.schema.table_id: c for c in captured}
         ready = {table_id: c for table_id, c in known.items() if _is_ready(c)}
         return cls(ready=ready, waiting=frozenset(known.keys() - ready.keys()), reads=Reads(together=together))
@@ -86,38 +89,38 @@ def _is_ready(captured: Captured) -> bool:
 
 logger = logging.getLogger(__name__)
 
-#: A cut waits so long for a table that the application has locked (TRUNCATE, ALTER TABLE), then comes back later.
-#: Well below PostgreSQL's deadlock_timeout of 1 s: where the two wait for each other, it is VENUS that gives way.
+#: How long a cut waits for a table that the application has locked (TRUNCATE, ALTER TABLE) before it is retried later.
+#: Well below PostgreSQL's deadlock_timeout of 1 s, so that in a deadlock VENUS gives up first.
 GIVE_WAY_MS = 200
-#: Who has a table to himself is looked up after so long and so often, and named in the log so often.
+#: The holder of an exclusive lock is looked up after this time and at this interval, and logged at the third.
 SAY_AFTER_S = 10.0
 LOOK_EVERY_S = 5.0
 SAY_EVERY_S = 300.0
-#: So many tables may take part in a small cut; one of more takes a few round trips, which it is large enough for.
+#: The most tables of a small cut. A cut of more tables takes a few more round trips, which its size justifies.
 GUESSED_MAX = 1024
-#: Sets of so many tables at most have their opening prepared.
+#: Openings are prepared for sets of at most this many tables.
 PREPARED_TABLES_MAX = 4
 
 
 class Locked:
-    """Since when cuts give way to somebody who has a table to himself, and who that is."""
+    """State of the lock wait: since when cuts give way to an exclusive lock, and which session holds it."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._since: float | None = None
         self._look_at = self._say_at = 0.0
-        #: Who has which table, by table, once that has lasted.
+        #: Holders by table, once the wait has lasted.
         self.by: dict[str, str] = {}
-        #: Tables whose fills were left out of a cut for that.
+        #: Tables whose fills were left out of a cut because of the lock.
         self.left: set[int] = set()
 
     @property
     def is_met(self) -> bool:
-        """Whether a cut gave way, and none has had all its tables since."""
+        """Whether a cut gave way, and no later cut has locked all its tables."""
         return self._since is not None
 
     def had(self, connection: Connection, captured: Seq[Captured], fills: Seq[FillState]) -> None:
-        """Take note that a cut had its tables; what was left out for a lock may still be locked."""
+        """Record that a cut locked its tables. Tables that were left out may still be locked."""
         if self._since is None:
             return
         if self.left - {f.table_id for f in fills}:
@@ -129,7 +132,7 @@ class Locked:
         self._since, self.by, self.left = None, {}, set()
 
     def met(self, connection: Connection, captured: Seq[Captured]) -> None:
-        """Take note that one had not; look who has them if that lasts."""
+        """Record that a cut did not get its locks. If that lasts, look up and log the holders."""
         now = self._monotonic()
         if self._since is None:
             self._since, self._look_at, self._say_at = now, now + SAY_AFTER_S, 0.0
@@ -140,7 +143,7 @@ class Locked:
             self._say_at = now + SAY_EVERY_S
             for table, holder in self.by.items():
                 logger.warning(
-                    "cuts have been waiting for %.0f s, %s is locked by %s", now - self._since, table, holder
+                    "cuts have been waiting for %.0f s: %s is locked by %s", now - self._since, table, holder
                 )
 
     def _look(self, connection: Connection, captured: Seq[Captured]) -> None:
@@ -150,7 +153,7 @@ class Locked:
 
 
 def places(captured: Captured) -> dict[int, str]:
-    """Return what has rows of a table, by the server's number: itself and its partitions."""
+    """Return the relations that hold the rows of a table, by oid: itself and its partitions."""
     table = captured.table
     if table is None:
         return {}
@@ -160,9 +163,9 @@ def places(captured: Captured) -> dict[int, str]:
 
 
 def unlocked(connection: Connection, captured: Seq[Captured], fills: Seq[FillState]) -> list[FillState]:
-    """Return the fills of tables that nobody has to himself; none if the server does not tell who has."""
-    wanted = {f.table_id for f in fills}
-    known = {c.schema.table_id: places(c) for c in captured if c.schema.table_id in wanted}
+    """Return the fills of tables without an exclusive lock; none if the server does not show the locks."""
+    filling = {f.table_id for f in fills}
+    known = {c.schema.table_id: places(c) for c in captured if c.schema.table_id in filling}
     oids = [oid for found in known.values() for oid in found]
     locked = {wait.table for wait in holders(connection, oids, FROM_READERS)}
     return [f for f in fills if locked and locked.isdisjoint(known.get(f.table_id, {}).values())]
@@ -182,11 +185,11 @@ def open_cut(
     idle: bool,
     seen: Marks | None = None,
 ) -> PostgresCut | None:
-    """Open a snapshot and find what is in it.
+    """Open a snapshot and find the claims in it.
 
-    `mark` is the registry as `captured` was loaded from it. `everywhere` = look into every log, marked or not.
-    `idle` = most likely there is nothing: ask for marks first, in one round trip that begins no transaction. `seen` =
-    the marks of a moment ago, so that need not be asked for.
+    `mark` identifies the registry from which `captured` was loaded. `everywhere`: look into every log, marked or not.
+    `idle`: there is probably no work, so read the marks first, in one round trip without a transaction. `seen`: marks
+    that were just read.
     """
     guess: dict[int, Captured] = {}
     if not fills and not everywhere:
@@ -207,7 +210,7 @@ def open_cut(
             connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget, tables.reads
         )
     except LockTimeout as busy:
-        logger.info("no cut now, the application has a table to itself: %s", busy)
+        logger.info("no cut at present, the application has locked a table: %s", busy)
         connection.rollback()
         locked.met(connection, captured)
         return None
@@ -219,7 +222,7 @@ def open_cut(
 def _begun(
     connection: Connection, tables: Tables, guess: Mapping[int, Captured], mark: str, *, everywhere: bool
 ) -> tuple[Marks, list[Claim], list[Claim]]:
-    """Take the snapshot; return the marks in it, the claims of the tables that are locked already, and the others'."""
+    """Take the snapshot. Return its marks, the claims of tables that are locked already, and the other claims."""
     if guess:
         marks, claims = _begun_with(connection, tables, guess)
     else:
@@ -232,13 +235,13 @@ def _begun(
 
 
 def _guessed(tables: Tables, seen: Marks) -> dict[int, Captured]:
-    """Return the tables that a small cut will have, most likely; {} if they are many."""
+    """Return the tables that a small cut will probably contain; {} if they are many."""
     marked = sorted(tables.ready.keys() & seen.counts.keys())
     return {t: tables.ready[t] for t in marked} if len(marked) <= GUESSED_MAX else {}
 
 
 def _begun_with(connection: Connection, tables: Tables, guess: Mapping[int, Captured]) -> tuple[Marks, list[Claim]]:
-    """Begin with these tables, locked before the snapshot is taken; return the marks in it, and their claims.
+    """Lock these tables, then take the snapshot. Return its marks and their claims.
 
     Raises LockTimeout, SchemaChanged.
     """
@@ -265,7 +268,7 @@ def _begun_with(connection: Connection, tables: Tables, guess: Mapping[int, Capt
 
 
 def _opened(connection: Connection, tables: Tables, oids: Mapping[int, int]) -> str:
-    """Return the query for what these tables have; of a few tables, it is planned once in a session."""
+    """Return the query that opens a cut of these tables. For few tables it is planned once in a session."""
     which = tuple(oids)
     if which not in tables.openings:
         query = cutsql.opened(oids)
@@ -287,7 +290,7 @@ def _require_mark(connection: Connection, loaded: str) -> None:
 
 
 def _forget(connection: Connection, marks: Seq[str]) -> None:
-    """Take marks away that stand for nothing, if there are any; whoever has done so meanwhile is welcome."""
+    """Delete marks without log rows, if there are any. A concurrent deletion is no error."""
     if not marks:
         connection.rollback()
         return
@@ -298,7 +301,7 @@ def _forget(connection: Connection, marks: Seq[str]) -> None:
 
 
 def _lock(connection: Connection, captured: Seq[Captured], claims: Seq[Claim], fills: Seq[FillState]) -> None:
-    """Make sure that the tables stay, to the end of the cut, what the registry and the snapshot say they are."""
+    """Lock the tables until the cut ends. Raises if one differs from the registry or from the snapshot."""
     filling = {f.table_id for f in fills}
     tables = {c.table.oid: c.table for c in claims}
     tables |= {c.table.oid: c.table for c in captured if c.table and c.schema.table_id in filling}

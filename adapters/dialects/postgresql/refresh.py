@@ -1,7 +1,12 @@
-"""Compares the registry with the dictionary while capture runs: new versions, lost keys, lost triggers, partitions.
+"""Comparison of the registry with the dictionary while capture runs: versions, keys, triggers, partitions.
 
-The rule is fail open: whatever is done to a captured table, the application's statements go on. A new column starts
-the table's fill again, so that old rows get its value; what cannot be followed makes the table RESYNC, with the reason.
+Capture fails open: the application's statements never fail, whatever happens to a captured table. A new column restarts
+the table's fill, so that old rows get its value. A change that capture cannot follow makes the table RESYNC, with the
+reason.
+
+Log tables and functions of an older version are updated while capture runs. A function is replaced only if it missed
+nothing. It accepts a wider key only together with its log, because the application's statement would fail on a value
+that the log's column cannot hold.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ RESYNC, PAUSED = "RESYNC", "PAUSED"
 
 
 def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema]:
-    """Bring the registry up to the dictionary; return the new versions. One short transaction for each table."""
+    """Update the registry to the dictionary; return the new versions. Each table has one short transaction."""
     with connection.reading():
         present = Present.read(connection)
         known = Seen.read(connection, (c.table for c in captured if c.table)) if "seen" in present.others else Seen()
@@ -40,7 +45,7 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
     for c in captured:
         table_id = c.schema.table_id
         if is_leaving(c.registered):
-            continue  # its triggers are gone because somebody wanted that
+            continue  # an operator had its triggers removed
         if c.table is None:
             _lose(connection, c, "the table is gone: dropped or renamed")
         elif c.table.unsupported:
@@ -59,17 +64,17 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
 
 
 def halt_unreadable(connection: Connection, captured: Seq[Captured]) -> bool:
-    """Leave tables that may not be read out of the cuts, with what their logs have; say whether there were any."""
+    """Pause tables that may not be read; return whether there were any. Their logs keep their rows."""
     grants = registry.unreadable(connection, (c for c in captured if c.registered.state != PAUSED))
     for known in (c.registered for c in captured if c.schema.table_id in grants):
         reason = unreadable_reason(known, grants[known.schema.table_id])
-        logger.warning("%s halts, the other tables go on: %s", known.schema.qualified, reason)
+        logger.warning("%s halts, the other tables continue: %s", known.schema.qualified, reason)
         registry.set_state(connection, known.schema.table_id, PAUSED, reason)
     return bool(grants)
 
 
 def is_whole(connection: Connection, captured: Captured) -> bool:
-    """Say whether everything that captures a table is in its place; what was given up has an idle function."""
+    """Return whether all objects that capture a table are complete. An idle function counts as missing."""
     if captured.table is None:
         return False
     with connection.reading():
@@ -88,10 +93,10 @@ def _lose(connection: Connection, captured: Captured, reason: str) -> None:
 
 
 def _new_version(connection: Connection, known: TableSchema, table: Table, *, watched: bool) -> TableSchema:
-    """Store the next version. Rows sent before have no value for a new column, and the old text of a retyped one.
+    """Store the next version. Rows sent before lack the value of a new column, and have the old text of a retyped one.
 
-    A wider type keeps the text, unless USING computes another value. The rows are in another file then, which
-    `_watch_triggers` sees in a table that is `watched`.
+    A wider type keeps the text, unless USING computes another value. In that case the rows are in another file, which
+    `_watch_triggers` detects in a table that is `watched`.
     """
     schema = table.schema(known.table_id, known.version + 1)
     before = {c.number: c.type for c in known.columns}
@@ -107,9 +112,9 @@ def _new_version(connection: Connection, known: TableSchema, table: Table, *, wa
 
 
 def _lost_labels(known: TableSchema, schema: TableSchema) -> bool:
-    """Whether a label of an enum was renamed: no trigger fires, and rows that were sent have it under its old name.
+    """Return whether a label of an enum was renamed: no trigger fires, and rows sent before have the old name.
 
-    Two labels that took each other's names are still there, in another order.
+    Two labels that traded names still exist, but in another order.
     """
     now = {t.spelled: t.labels for t in schema.types}
     for own in known.types:
@@ -122,14 +127,14 @@ def _lost_labels(known: TableSchema, schema: TableSchema) -> bool:
 def _follow_leaves(
     connection: Connection, captured: Captured, table: Table, joined: frozenset[int], known: Seen
 ) -> None:
-    """Take in partitions that joined, and read the table again if one has left with its rows."""
+    """Add partitions that joined, and restart the fill if one has left with its rows."""
     table_id = captured.schema.table_id
     now = {leaf.oid: leaf for leaf in table.leaves}
     for oid in now.keys() - joined:
         try:
             with connection.transaction():
                 _join(connection, table, table_id, now[oid])
-                # a partition that comes back still has its trigger, and it was just replaced
+                # a returning partition still has its trigger, which was just replaced
                 if oid in known.now:
                     known.look(connection, [oid])
         except SourceError as error:
@@ -161,35 +166,35 @@ def _join(connection: Connection, table: Table, table_id: int, leaf: Leaf) -> No
 
 
 def _watch_triggers(connection: Connection, captured: Captured, table: Table, present: Present, known: Seen) -> None:
-    """Say so when a trigger has been dropped, disabled or altered behind our back, even if it is there again.
+    """Mark a table RESYNC if a trigger was dropped, disabled or altered meanwhile, even if it exists again.
 
-    A table whose values ALTER TABLE has recomputed is read again.
+    Restart the fill of a table whose values ALTER TABLE has recomputed.
     """
-    table_id, told, reason = captured.schema.table_id, known.of(table), ""
+    table_id, changes, reason = captured.schema.table_id, known.of(table), ""
     if lacking := present.lacks(table, table_id, always=connection.options.always):
         shown = ", ".join(dict.fromkeys(lacking))
         reason = f"{shown} missing or altered: run `venus install-triggers`, then `venus resync`"
-    elif told.off:
-        reason = f"{', '.join(told.off)} was off for a while, or altered: changes may have been missed; resync"
-    tells = bool(reason) and captured.registered.state != RESYNC
-    if not tells and not told.fresh:
+    elif changes.off:
+        reason = f"{', '.join(changes.off)} was off for a while, or altered: changes may have been missed; resync"
+    is_news = bool(reason) and captured.registered.state != RESYNC
+    if not is_news and not changes.fresh:
         return
     with connection.transaction():
-        if tells:
+        if is_news:
             registry.set_state(connection, table_id, RESYNC, reason)
-        if told.rewritten:
+        if changes.rewritten:
             registry.restart_fill(connection, table_id)
-        seen.store(connection, told.fresh)
+        seen.store(connection, changes.fresh)
 
 
-#: Writers queue up behind the request for the lock, so it is short, and given up.
+#: Timeout of the lock request. It is short, because writers queue behind the request.
 LOCK_MS = 100
-#: A log is rewritten while its writers wait: a larger one is left to `venus install-triggers`.
+#: Writers wait while a log is rewritten. Larger logs are left to `venus install-triggers`.
 LOG_BYTES_MAX = 16 << 20
 
 
 def renew(connection: Connection, table: Table, table_id: int, present: Present) -> Present:
-    """Widen a log whose key became wider, and replace functions; what is in use stays until the next comparison."""
+    """Widen a log whose key became wider, and replace functions. Busy ones stay until the next comparison."""
     made = triggers.functions(table, table_id)
     stale = [f for f in made if f.captures_like(present.functions.get(local_name(f.name), ""))]
     widths = log_widths(table, table_id, present)
@@ -205,7 +210,7 @@ def renew(connection: Connection, table: Table, table_id: int, present: Present)
             for sql in (*(step.sql for step in widths), *(function.sql for function in stale)):
                 connection.run(sql)
     except (LockTimeout, NotPermitted) as error:
-        logger.info("%s.%s: log %s and its functions stay as they are: %s", table.namespace, table.name, log, error)
+        logger.info("%s.%s: log %s and its functions were not changed: %s", table.namespace, table.name, log, error)
         return present
     wide = tuple((key.log_type, key.collation) for key in table.key)
     return replace(

@@ -1,6 +1,6 @@
 """The registry of captured tables and the checkpoint row at a PostgreSQL source (VENUS 3.1, 3.3).
 
-`Captured` is a registered table together with what the dictionary says of it now; capture works on these.
+`Captured` is a registered table combined with its entry in the dictionary; capture works on these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from venus.wire import change_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """A registered table; `table` is None when it is gone, `usable`: it can be read in the registered version."""
+    """A captured table. `table` is None if it is gone. `usable`: it can be read in the registered version."""
 
     registered: RegisteredTable
     table: Table | None
@@ -37,7 +37,7 @@ class Captured:
 
     @classmethod
     def of(cls, known: RegisteredTable, table: Table | None) -> Captured:
-        """Put the two together. The stored fingerprint may be of an older VENUS, which put less into it."""
+        """Combine the two. The stored fingerprint is not used: an older version may have computed it differently."""
         usable = (
             table is not None
             and bool(table.key)
@@ -47,19 +47,19 @@ class Captured:
         return cls(registered=known, table=table, usable=usable)
 
 
-#: The registry's schemas as they were read before: by table, what tells whether its row has changed, and the schema.
+#: Cache of the registry's schemas by table: the version of the row, and the schema.
 Known = dict[int, tuple[str, TableSchema]]
 
 
 def is_installed(connection: Connection) -> bool:
-    """Say whether there is a registry."""
+    """Return whether the registry exists."""
     return bool(connection.row("SELECT to_regclass('venus.captured_table') IS NOT NULL")[0])
 
 
 def registered(
     connection: Connection, known: Known | None = None, *, released: bool = False
 ) -> list[tuple[RegisteredTable, str]]:
-    """Return the captured tables with their fingerprints, or the released ones; `known` is brought up to date."""
+    """Return the captured tables, or the released ones, with their fingerprints. Updates the cache `known`."""
     known = {} if known is None else known
     with connection.reading():
         tables = connection.rows(statement("registry", "tables", released=str(released).lower()))
@@ -85,14 +85,14 @@ def registered(
 
 
 def row_counts(connection: Connection, tables: Iterable[RegisteredTable]) -> dict[int, int]:
-    """Return about how many rows tables have, by number."""
+    """Return the estimated row counts of tables by number."""
     named = {t.schema.table_id: f"{quoted(t.schema.namespace)}.{quoted(t.schema.name)}" for t in tables}
     asked = {"ids": list(named), "names": list(named.values())}
     return dict(connection.rows(statement("registry", "row_counts"), asked)) if named else {}
 
 
 def load(connection: Connection, schemas: Known | None = None) -> tuple[list[Captured], str]:
-    """Return the registered tables with what the dictionary says of them, in one snapshot, and the registry's mark."""
+    """Load the registered tables and their entries in the dictionary in one snapshot, with the registry's mark."""
     with connection.reading():
         known = registered(connection, schemas)
         rows = {(r[1], r[2]): r for r in dictionary.all_tables(connection)}
@@ -103,21 +103,21 @@ def load(connection: Connection, schemas: Known | None = None) -> tuple[list[Cap
 
 
 def fingerprint_now(connection: Connection, captured: Iterable[Captured]) -> str:
-    """Return what changes when the registry changes, or the dictionary about these tables or their partitions."""
+    """Return a text that changes with the registry, or with the dictionary's entries of tables and partitions."""
     tables = [c.table for c in captured if c.table]
     oids = [t.oid for t in tables] + [leaf.oid for t in tables for leaf in t.leaves]
     return dictionary.fingerprint(connection, oids, statement("registry", "mark"))
 
 
 def require_installed(connection: Connection) -> None:
-    """Raise Refused if there is no registry yet, or one without dirty marks."""
+    """Raise NotInstalled if there is no registry, Refused if it has no dirty marks."""
     if not is_installed(connection):
         raise NotInstalled(
             f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first"
         )
     if not connection.row("SELECT to_regclass('venus.dirty') IS NOT NULL")[0]:
         raise Refused(
-            f"source {connection.place}: the triggers are of an older VENUS",
+            f"source {connection.place}: the triggers are from an older version of VENUS",
             hint="run `venus install-triggers` again, then `venus resync --all`",
         )
 
@@ -150,24 +150,24 @@ def _version(schema: TableSchema) -> dict[str, str]:
 
 
 def take_up_sql(table: Table, table_id: int) -> str:
-    """Return the statement that has a released table captured again, and read as a whole."""
+    """Return the statement that captures a released table again and restarts its fill."""
     return statement("registry", "take_up", table=literal(table.name_sql), table_id=str(table_id))
 
 
 def release_sql(table_id: int, state: str, reason: str) -> str:
-    """Return the statement that notes how far a table is out of capture."""
+    """Return the statement that stores RELEASING or RELEASED for a table."""
     return statement("registry", "release", state=literal(state), reason=literal(reason), table_id=str(table_id))
 
 
 def set_state(connection: Connection, table_id: int, state: str, reason: str) -> None:
-    """Note a table's state."""
+    """Store a table's state."""
     values = {"table_id": table_id, "state": state, "reason": reason}
     if connection.run(statement("registry", "set_state"), values) != 1:
         raise Refused(f"table {table_id} is not registered")
 
 
 def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
-    """Pause a table because a row of it cannot be carried, unless it is paused already. Raises Fenced."""
+    """Pause a table because one of its rows cannot be carried, unless it is paused already. Raises Fenced."""
     with connection.transaction():
         held = connection.row(statement("registry", "settle"))[0]
         if held != epoch:
@@ -178,15 +178,15 @@ def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
 
 
 def waiting(connection: Connection, table_ids: Iterable[int]) -> dict[int, int]:
-    """Return for each table how many log rows wait."""
+    """Return the number of waiting log rows by table."""
     counts = [f"SELECT {t}, count(*) FROM {names.log_table(t)}" for t in table_ids]
     return dict(connection.rows(" UNION ALL ".join(counts))) if counts else {}
 
 
 def unreadable(connection: Connection, captured: Iterable[Captured]) -> dict[int, str]:
-    """Return the tables that may not be read, themselves or their logs, with what changes that, for people.
+    """Return the tables that may not be read, or whose logs may not, with the remedy for messages.
 
-    One whose triggers may not write to its log is among them: the application's statements fail.
+    They include tables whose triggers may not write to the log, so that the application's statements fail.
     """
     known = [(c.schema.table_id, c.table.oid) for c in captured if c.table]
     values = {"tables": [table_id for table_id, _ in known], "oids": [oid for _, oid in known]}
@@ -195,17 +195,17 @@ def unreadable(connection: Connection, captured: Iterable[Captured]) -> dict[int
 
 
 def own_lacking(connection: Connection) -> list[OwnLack]:
-    """Return what this role lacks of VENUS's own tables."""
+    """Return the missing privileges on VENUS's own tables."""
     return [OwnLack(table=table, grant=grant) for table, grant in connection.rows(statement("registry", "own_lacking"))]
 
 
 def restart_fill(connection: Connection, table_id: int) -> None:
-    """Make the next cuts read the whole table again."""
+    """Restart the fill of a table."""
     connection.run(statement("registry", "restart_fill"), {"table_id": table_id})
 
 
 def start_over(connection: Connection, table_id: int, version: int) -> None:
-    """Have a fill that begins end in a sweep, and make this the version of its table unless it has a higher one."""
+    """Make the fill end in a sweep, and raise the version of the table to this one unless it is higher already."""
     connection.run(statement("registry", "sweep"), {"table_id": table_id})
     for known, _ in registered(connection):
         if known.schema.table_id == table_id and known.schema.version < version:
@@ -219,7 +219,7 @@ def state(connection: Connection) -> SourceState:
 
 
 def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:
-    """Fence older instances; waits for one that is just committing."""
+    """Fence older instances. Waits for one that is committing."""
     rows = connection.rows(statement("registry", "raise_epoch"), {"epoch": epoch})
     if not rows:
         raise Fenced(f"source {connection.place}: epoch {state(connection).epoch} is in force, {epoch} is older")
@@ -227,7 +227,7 @@ def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:
 
 
 def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-    """Return those that are in the batch table, after waiting for an instance that is just committing."""
+    """Return those of the batches that are in the batch table. Waits for an instance that is committing."""
     with connection.transaction():
         connection.run(statement("registry", "settle"))
         rows = connection.rows(statement("registry", "batches"), {"numbers": [int(n) for n in numbers]})
@@ -244,7 +244,7 @@ def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, Batc
 
 
 def add_batches(batches: Seq[BatchRecord]) -> list[str]:
-    """Return what adds rows to the batch table; numbers and hexadecimal digits only."""
+    """Return the statements that insert batch rows. They contain only numbers and hexadecimal digits."""
     rows = [f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in batches]
     if len(rows) == 1:
         return [statement("registry", "add_one_batch", row=rows[0])]
@@ -252,7 +252,7 @@ def add_batches(batches: Seq[BatchRecord]) -> list[str]:
 
 
 def backlog(connection: Connection, captured: Iterable[Captured]) -> dict[int, tuple[int, int]]:
-    """Return for each table how many log rows wait, and the age of the oldest transaction that has more for us."""
+    """Return by table how many log rows wait, and the age of the oldest transaction that still writes to it."""
     captured = list(captured)
     try:
         return _backlog(connection, captured)

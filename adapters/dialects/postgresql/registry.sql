@@ -1,7 +1,7 @@
 -- The registry of captured tables, the checkpoint row and the batch table.
 
 -- tables --
--- The first tells whether the row has changed, so that schemas are not fetched and read repeatedly.
+-- The first column changes with the row, so that schemas are fetched only when needed.
 SELECT ctid::text || ' ' || xmin::text, table_id, fingerprint, state, coalesce(reason, ''), coalesce(fill_cursor, ''),
        fill_rows, fill_estimate, fill_done = 1, sweep_from
   FROM venus.captured_table WHERE (state = 'RELEASED') = {released} ORDER BY table_id
@@ -10,8 +10,8 @@ SELECT ctid::text || ' ' || xmin::text, table_id, fingerprint, state, coalesce(r
 SELECT table_id, schema_wire FROM venus.captured_table WHERE table_id = ANY (%(tables)s)
 
 -- mark --
--- Changes with every change of the registry that capture must know of. Whoever makes one leaves the dirty mark 0, so
--- that a poll need not ask for this.
+-- Changes with every change of the registry that affects capture. Such a change also inserts the dirty mark 0, so that a
+-- poll need not read this.
 SELECT md5(coalesce(string_agg(concat_ws(' ', table_id, fingerprint, state), ',' ORDER BY table_id), ''))
   FROM venus.captured_table
 
@@ -20,7 +20,7 @@ SELECT md5(coalesce(string_agg(concat_ws(' ', table_id, fingerprint, state), ','
 SELECT concat_ws(' ', count(*), sum(hashtidextended(ctid, xmin::text::bigint))) FROM venus.captured_table
 
 -- uncaptured --
--- The tables that the registry does not have. Of thousands of tables little is read.
+-- The tables that the registry lacks. Reads little even for thousands of tables.
 SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition AND c.relpersistence <> 't'
    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
@@ -32,7 +32,7 @@ WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 INSERT INTO venus.captured_table (table_id, namespace, name, schema_wire, fingerprint, state, fill_rows,
                                   fill_estimate, fill_done, sweep_from, log_through, number_max)
 SELECT {table_id}, {namespace}, {name}, {schema_wire}, {fingerprint}, 'ACTIVE', 0,
-       -- never analysed: a hundred bytes a row is as good a guess as any
+       -- a table that was never analysed is assumed to have a hundred bytes a row
        CASE WHEN reltuples >= 0 THEN reltuples ELSE pg_relation_size(oid) / 100 END::bigint, 0, 0, 0, {number_max}
   FROM pg_class WHERE oid = {table}::regclass
 
@@ -47,7 +47,7 @@ WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = %(state)s, reason = %(reason)s WHERE table_id = %(table_id)s
 
 -- take_up --
--- A table that was released: whatever was shipped of it before, its rows may have gone since, so it is swept.
+-- Rows of a released table that were shipped before may be gone since, so the table is swept.
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table
    SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_done = 0, fill_rows = 0,
@@ -61,7 +61,7 @@ WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
 
 -- restart_fill --
--- If anything was ever shipped, of its log at least, the table is swept: what is not met again is gone.
+-- If anything of the table may have been shipped, the fill ends in a sweep, which removes the rows that it did not read.
 UPDATE venus.captured_table
    SET fill_cursor = NULL, fill_done = 0,
        sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus.checkpoint WHERE id = 1),
@@ -72,7 +72,7 @@ UPDATE venus.captured_table
  WHERE table_id = %(table_id)s
 
 -- sweep --
--- Although nothing that is known here was shipped of it.
+-- Forces a sweep even if the source has no record of shipped rows.
 UPDATE venus.captured_table SET sweep_from = greatest(sweep_from, 1) WHERE table_id = %(table_id)s
 
 -- state --
@@ -86,14 +86,14 @@ RETURNING epoch, next_sequence, last_batch
 SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus.batch WHERE batch_no = ANY (%(numbers)s)
 
 -- settle --
--- Waits for an instance that is just committing.
+-- Waits for an instance that is committing.
 SELECT epoch FROM venus.checkpoint WHERE id = 1 FOR UPDATE
 
 -- beat --
 UPDATE venus.heartbeat SET beat_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE id = 1
 
 -- beat_again --
--- Somebody has deleted the row.
+-- The heartbeat row was deleted.
 INSERT INTO venus.heartbeat (id, beat_at)
 SELECT 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE NOT EXISTS (SELECT FROM venus.heartbeat)
 
@@ -101,7 +101,7 @@ SELECT 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE NOT EX
 SELECT DISTINCT table_id FROM venus.dirty
 
 -- blockers --
--- Open transactions that have written a captured table: their changes cannot be captured before they end.
+-- Open transactions that have written to a captured table. Their changes cannot be captured before they end.
 SELECT l.relation, max(extract(epoch FROM clock_timestamp() - a.xact_start))::float8
   FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE l.locktype = 'relation' AND l.mode IN ('RowExclusiveLock', 'AccessExclusiveLock') AND l.granted
@@ -110,8 +110,8 @@ SELECT l.relation, max(extract(epoch FROM clock_timestamp() - a.xact_start))::fl
  GROUP BY l.relation
 
 -- unreadable --
--- What lets a table be read again, or its log, for those that may not be; and whether its triggers fail the
--- application's statements meanwhile: they run as the owner of their function, whoever writes.
+-- The statement that makes a table or its log readable again, if one may not be read, and whether the triggers fail the
+-- application's statements meanwhile. Triggers run as the owner of their function.
 SELECT t.table_id,
        CASE WHEN NOT has_schema_privilege(c.relnamespace, 'USAGE')
             THEN 'GRANT USAGE ON SCHEMA ' || c.relnamespace::regnamespace || ' TO ' || quote_ident(current_user)
@@ -131,11 +131,11 @@ SELECT t.table_id,
   LEFT JOIN pg_proc f ON f.pronamespace = to_regnamespace('venus') AND f.proname = 'f_' || number
 
 -- own_lacking --
--- What this role lacks of VENUS's own tables, of those that are there; an owner's privileges can be taken away as well.
+-- Missing privileges of this role on VENUS's own tables. Even an owner's privileges can be revoked.
 SELECT n.nspname::text, 'GRANT USAGE ON SCHEMA venus TO ' || quote_ident(current_user)
   FROM pg_namespace n WHERE n.nspname = 'venus' AND NOT has_schema_privilege(n.oid, 'USAGE')
 UNION ALL
--- the triggers run as the owner of their functions
+-- triggers run as the owner of their functions
 SELECT DISTINCT a.place, 'GRANT ' || a.privilege || ' TO ' || p.proowner::regrole
   FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'venus'
  CROSS JOIN LATERAL (
@@ -183,15 +183,15 @@ DELETE FROM venus.batch WHERE batch_no < $1
 EXECUTE venus_forget_batches ({below})
 
 -- store_fill --
--- Unless somebody has restarted it since its state was read.
+-- Applies only if the fill was not restarted since its state was read.
 UPDATE venus.captured_table
    SET fill_cursor = %(cursor)s, fill_rows = %(rows_done)s, fill_done = %(done)s, sweep_from = %(sweep_from)s
  WHERE table_id = %(table_id)s AND coalesce(fill_cursor, '') = %(was_cursor)s AND fill_rows = %(was_rows)s
    AND sweep_from = %(was_sweep)s
 
 -- row_counts --
--- About how many rows tables have: those of the last ANALYZE times what the table has grown by since, else what the
--- server has counted. A partitioned table has what its partitions have.
+-- Estimated row counts: those of the last ANALYZE times the table's growth since, else the server's own count. The rows of
+-- a partitioned table are those of its partitions.
 SELECT t.table_id, greatest(0, sum(
            CASE WHEN c.relkind = 'p' THEN 0
                 WHEN c.reltuples >= 0 AND c.relpages > 0

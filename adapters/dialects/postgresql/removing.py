@@ -1,4 +1,4 @@
-"""Removes what VENUS created at a PostgreSQL source: everything, or what captures single tables."""
+"""Removal of VENUS's objects from a PostgreSQL source: all of them, or those that capture single tables."""
 
 from __future__ import annotations
 
@@ -19,33 +19,36 @@ from venus.migrations import run as migrations
 def _function_removals(present: Present, places: Mapping[int, str]) -> list[InstallStep]:
     """Return the steps that remove the functions of these tables, and the triggers with them.
 
-    The schema may have been there before, with functions that are not ours.
+    The schema may contain functions that are not VENUS's.
     """
-    ours = {local_name(f): places[i] for i in places for f in names.functions(i)}
+    own = {local_name(f): places[i] for i in places for f in names.functions(i)}
     return [
         InstallStep(
-            table=ours[function],
+            table=own[function],
             what=f"function {names.OWN_SCHEMA}.{function} and its triggers",
             sql=f"DROP FUNCTION {names.OWN_SCHEMA}.{function}() CASCADE",
         )
-        for function in sorted(ours.keys() & present.functions.keys())
+        for function in sorted(own.keys() & present.functions.keys())
     ]
 
 
 def _log_removals(present: Present, places: Mapping[int, str]) -> list[InstallStep]:
-    ours = {local_name(names.log_table(i)): place for i, place in places.items()}
+    own = {local_name(names.log_table(i)): place for i, place in places.items()}
     return [
         InstallStep(
-            table=ours[log],
+            table=own[log],
             what=f"log table {names.OWN_SCHEMA}.{log}",
             sql=f"DROP TABLE {names.OWN_SCHEMA}.{log}",
         )
-        for log in sorted(ours.keys() & present.logs.keys())
+        for log in sorted(own.keys() & present.logs.keys())
     ]
 
 
 def uninstall_plan(connection: Connection) -> list[InstallStep]:
-    """Return every statement in order. Functions take their triggers along: VENUS need not own the tables."""
+    """Return every statement of the removal in order.
+
+    Dropping a function also drops its triggers, so VENUS need not own the tables.
+    """
     with connection.reading():
         present = Present.read(connection)
         places = _places(present)
@@ -75,9 +78,9 @@ def release_plan(connection: Connection, table_ids: Seq[int]) -> list[InstallSte
 
 
 def _release_steps(connection: Connection, present: Present, table_ids: Seq[int]) -> list[InstallStep]:
-    """Return the removal of the triggers, then what the registry says of it.
+    """Return the steps that remove the triggers, then those that update the registry.
 
-    In this order, because the first waits for the cut that reads the table, and that cut may write the registry's row.
+    Removing triggers waits for a cut that reads the table, and that cut may write the registry's row, hence the order.
     """
     released = [t for t, _ in registry.registered(connection, released=True)]
     places = places_of([*(t for t, _ in registry.registered(connection)), *released], table_ids)
@@ -119,7 +122,7 @@ def uninstall(connection: Connection) -> list[InstallStep]:
 
 
 def release(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Take the triggers of these tables away, each table in a transaction of its own: a busy one holds up no other."""
+    """Remove the triggers of these tables. Each table has its own transaction, so a busy table delays no other."""
 
     def one(table_id: int) -> Callable[[], list[InstallStep]]:
         def attempt() -> list[InstallStep]:
@@ -133,7 +136,7 @@ def release(connection: Connection, table_ids: Seq[int]) -> list[InstallStep]:
 
 
 def drop_logs(connection: Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Remove the logs of these tables, in one transaction: a log and what the registry says of it go together."""
+    """Remove the logs of these tables in one transaction, so that the registry always matches the logs."""
 
     def attempt() -> list[InstallStep]:
         present = Present.read(connection)

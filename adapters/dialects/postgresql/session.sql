@@ -1,30 +1,30 @@
--- What every session of VENUS sets, at a source and at a target, whatever database and role have.
+-- Settings of every session of VENUS, at a source and at a target, regardless of those of the database and the role.
 
 -- settings --
--- How values are written as text and read from it. Values travel as text, so both ends must mean the same by it: under
--- another lc_monetary $12.34 is read as $1,234.00, with array_nulls off NULL in an array as the string NULL, and with
--- xmloption = document no XML is read that has several roots. Statements have strings without escapes, and what the
--- dictionary says has quotes only where names need them. Rows that a policy hides from the role are an error: a DELETE
--- would pass them by in silence, and so would a comparison.
+-- Conversion between values and text. Values travel as text, so both ends must interpret it alike: under another
+-- lc_monetary $12.34 is read as $1,234.00, with array_nulls off NULL in an array becomes the string NULL, and with
+-- xmloption = document XML with several roots is refused. Strings in statements have no escapes, and names from the
+-- dictionary have quotes only where needed. Rows that a policy hides from the role raise an error, because DELETE and
+-- comparisons would skip them silently.
 SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; SET extra_float_digits = 1;
 SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET xmloption = content; SET array_nulls = on;
 SET standard_conforming_strings = on; SET quote_all_identifiers = off; SET client_min_messages = warning;
 SET row_security = off
 
 -- transactions --
--- How transactions run that do not say it themselves. A rival of the same work waits and then sees what the other one has
--- done: under another isolation that would be an error. DEFERRABLE ones could wait for everybody. Limits of time of the
--- database or role are for others: a cut that took longer would be tried for ever, and a session waits for the broker.
--- Read-only stays as it is: whoever has set that wants nothing to be written.
+-- Defaults for transactions. A concurrent instance must wait and then see the other's result; under another isolation that
+-- would be an error. DEFERRABLE transactions could wait for all others. Time limits of the database or role do not apply: a
+-- longer cut would be retried for ever, and a session waits for the broker. Read-only is kept, because it was set to
+-- prevent writes.
 SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;
 SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('transaction_timeout', 'idle_session_timeout')
 
 -- own_triggers --
--- Where database or role have session_replication_role = replica, what a session writes fires no trigger.
+-- If the database or role set session_replication_role = replica, the session's writes fire no trigger.
 SELECT set_config('session_replication_role', 'origin', false)
  WHERE current_setting('session_replication_role') <> 'origin'
 
 -- durable --
--- What a session acknowledges is on disk, whatever database and role have. Whoever has more than that keeps it: a server
--- may wait for its standbys, or for some of them.
+-- What a session acknowledges is on disk, regardless of the database and the role. A stronger setting is kept: a server
+-- may also wait for standbys.
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'

@@ -1,7 +1,7 @@
-"""PostgreSQL as a source: the dialect contract, put together from the files beside this one.
+"""PostgreSQL as a source: the implementation of the dialect contract.
 
-One connection, one thread. What is cached (the registry with the dictionary, the prepared poll) is checked in every
-snapshot: a registry that another process has changed shows as SchemaChanged, and refresh_schemas() reads it again.
+One thread uses one connection. The registry, the dictionary and the prepared poll are cached, and every snapshot
+validates them. A change of the registry by another process raises SchemaChanged, and refresh_schemas() reads it again.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ logger = logging.getLogger(__name__)
 
 CAPABILITIES = Capabilities(transactional_ddl=True)
 
-#: Every log is looked into so often, whatever the dirty marks say: a mark that was lost costs time, never a change.
+#: Every log is read at this interval regardless of the marks, so a lost mark delays a change but never loses it.
 LOOK_S = 30.0
-#: How long `wait` keeps the connection to itself: a stop waits for it.
+#: How long `wait` occupies the connection. A stop waits for it.
 WAIT_S = 0.1
-#: The same where so little goes on that looks are rare: a wait costs both ends as much as some seven of them.
+#: The same for an idle source with rare looks: one wait costs as much as about seven looks.
 REST_S = 1.0
 REST_LOOKS = 20
-#: A wait ends before a server that logs what takes long would log it: after this part of that time.
+#: A wait takes at most this share of the time after which the server logs slow statements.
 UNLOGGED = 0.8
-#: So many cuts leave enough behind for marks and logs to be tidied: each look for marks passes over all of it, and
-#: autovacuum comes when that costs forty times as much.
+#: Marks and logs are vacuumed after this many cuts. Each look for marks reads all dead rows, and autovacuum starts only
+#: when that costs forty times as much.
 TIDY_CUTS = 100
 TIDY_TABLES_MAX = 16
-#: What pg_sleep rounds up to.
+#: The shortest pause of pg_sleep.
 LEAST_PAUSE_S = 0.001
-#: So many of those who hold capture up are named, the oldest first.
+#: How many sessions that block capture are named, the oldest first.
 HOLDERS_MAX = 3
-#: Dictionary and registry are compared so often even if their fingerprint is the same.
+#: Dictionary and registry are compared at this interval even if their fingerprint is unchanged.
 COMPARE_S = 600.0
 
 
 def open_source(settings: Settings) -> PostgresSource:
-    """Connect to the source of the settings."""
+    """Connect to the source in the settings."""
     return PostgresSource(settings.source.url.get_secret_value(), columns=ColumnChoice.of(settings))
 
 
@@ -99,16 +99,16 @@ class PostgresSource:
         self._locked = Locked(monotonic)
         self._schemas: registry.Known = {}
         self._monotonic = monotonic
-        self._seen = ""  # the dictionary's and the registry's fingerprint, as they were compared
+        self._seen = ""  # fingerprint of dictionary and registry at the last comparison
         self._compare_at = self._look_at = float("-inf")
         self._cut: PostgresCut | None = None
-        self._seen_marks: Marks | None = None  # by `wait`, for the next cut
+        self._seen_marks: Marks | None = None  # that `wait` read for the next cut
         self._gave_way = False
         self._rest_s = WAIT_S
-        #: Whether every table is read by itself.
+        #: Whether tables are read one at a time.
         self._reads_apart = False
         self._has_functions = False
-        self._cuts = 0  # since marks and logs were tidied, and the logs that they have used
+        self._cuts = 0  # since the last vacuum of marks and logs, with the tables that they contained
         self._used: set[int] = set()
         self._tidies = True
 
@@ -207,7 +207,7 @@ class PostgresSource:
         self._loaded = False
 
     def restart_fill(self, table_id: int) -> None:
-        """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
+        """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
         with self._connection.transaction():
             registry.restart_fill(self._connection, table_id)
             seen.all_read_again(self._connection, table_id)
@@ -248,7 +248,7 @@ class PostgresSource:
             self._connection.run(statement("cut", "tidy", tables=", ".join(["venus.dirty", *logs])))
         except SourceError as error:
             self._tidies = False
-            logger.info("marks and logs are left to autovacuum: %s", error)
+            logger.info("only autovacuum cleans up marks and logs: %s", error)
 
     def backlog(self) -> dict[int, tuple[int, int]]:
         self._load()
@@ -269,10 +269,9 @@ class PostgresSource:
     # -- capture ---------------------------------------------------------------------------------------------------
 
     def refresh_schemas(self) -> list[TableSchema]:
-        """Compare, unless nothing can have changed: the dictionary of many tables is long.
+        """Compare dictionary and registry, unless their fingerprint is unchanged: many tables make this expensive.
 
-        A cut that came to nothing is a reason to look; and what the fingerprint does not show is found in ten
-        minutes.
+        A failed cut also triggers a comparison. A change that the fingerprint does not show is found after COMPARE_S.
         """
         now, failed = self._monotonic(), self._cut is not None and not self._cut.committed
         seen = registry.fingerprint_now(self._connection, self._captured) if self._loaded else ""
@@ -289,9 +288,9 @@ class PostgresSource:
         return found
 
     def _retry_halted(self) -> bool:
-        """Go on with tables that halted; say whether there were any.
+        """Resume tables that halted; return whether there were any.
 
-        One that halted at a row must have been written to since, any of them must be readable.
+        All of them must be readable, and one that halted at a row must have been written to since.
         """
         stopped = [c for c in self._captured if is_halted(c.registered) or is_unreadable(c.registered)]
         unreadable = registry.unreadable(self._connection, stopped)
@@ -313,7 +312,7 @@ class PostgresSource:
         looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks, as_block=not self._has_functions)
         try:
             self._seen_marks = Marks.read(self._connection, f"{looking}; ")
-        except SourceError:  # the next cut meets it as well, and says what it means
+        except SourceError:  # the next cut fails as well, and reports the cause
             return False
         return True
 
@@ -328,7 +327,7 @@ class PostgresSource:
                 fills, self._pace, self._halts, self._locked, idle=self._cut is None, seen=seen
             )  # fmt: skip
             if self._cut is None and fills and self._locked.is_met:
-                # a chunk of a fill may come in any cut: who has its table to himself need not keep the others waiting
+                # a fill can continue in any later cut, so a lock on its table need not delay the other tables
                 self._cut = self._without_locked(opening, fills)
         except SourceError:
             self._seen = ""
@@ -338,12 +337,12 @@ class PostgresSource:
         if self._cut is not None:
             self._cuts += 1
             self._used |= self._cut.table_ids
-        # marks that came to nothing are still there, as when the application has a table to itself: no hurry then
+        # if marks remain without a cut, for example because the application has locked a table, do not poll at once
         self._gave_way = self._cut is None and seen is not None and seen.stand_for_work(self._tables)
         return self._cut
 
     def _without_locked(self, opening: Callable[..., PostgresCut | None], fills: Seq[FillState]) -> PostgresCut | None:
-        """Open a cut with those fills whose tables can be had."""
+        """Open a cut with only those fills whose tables have no exclusive lock."""
         free = unlocked(self._connection, self._captured, fills)
         left = [f for f in fills if f not in free]
         self._locked.left = {f.table_id for f in left}
@@ -353,7 +352,7 @@ class PostgresSource:
         return cut
 
     def _load(self, *, again: bool = False) -> None:
-        """Read the registry and the dictionary, and prepare the poll for the tables there are."""
+        """Read the registry and the dictionary, and prepare the poll for the tables."""
         if self._loaded and not again:
             return
         registry.require_installed(self._connection)
@@ -370,18 +369,18 @@ class PostgresSource:
         self._loaded, self._look_at = True, float("-inf")
 
     def _make_functions(self) -> bool:
-        """Make the functions that wait and read.
+        """Create the functions that wait and read; return whether that was allowed.
 
-        Where that is not allowed, a block waits, planned each time, and every table takes a round trip.
+        Without them a DO block waits, which is planned each time, and every table needs its own round trip.
         """
         try:
             self._connection.run(cutsql.functions())
         except SourceError as error:
-            logger.info("capture waits by a block, and reads table by table: %s", error)
+            logger.info("capture waits in a DO block and reads tables one at a time: %s", error)
             return False
         return True
 
     def _unlogged_s(self) -> float:
-        """Return how long a wait may take so that the server does not log it; of one that logs most, REST_S."""
+        """Return how long a wait may take without being logged; REST_S at a server that logs nearly everything."""
         logged_s = float(self._connection.row(statement("cut", "logged_from"))[0])
         return REST_S if logged_s * UNLOGGED < WAIT_S else min(REST_S, logged_s * UNLOGGED)

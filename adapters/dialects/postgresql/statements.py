@@ -1,4 +1,4 @@
-"""The SQL of the source side of PostgreSQL."""
+"""SQL statements of the PostgreSQL source."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """COPY TO STDOUT as sections of bounded size, while the server is still sending.
 
-psycopg2 pushes COPY's rows into a file; a thread does that into a pipe, and the reader takes whole lines out of it as
-it needs them. So what is in memory is the pipe, one block and its sections, however large the cut is.
+psycopg2 pushes the rows of COPY into a file. A thread runs it into a pipe, and the reader takes whole lines from the
+pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _READ_BYTES = 1 << 18
 _SPOOL_BYTES = 8 << 20
 _NEWLINE = ord("\n")
 _NULL = "\\N"
-#: What a row weighs beside its bytes, as TableChanges.nbytes counts it.
+#: Overhead of a row and of a section, as TableChanges.nbytes counts it.
 _ROW_OVERHEAD = 9
 _SECTION_OVERHEAD = 32
-#: New rows and others that alternate more often than this within a block stay together.
+#: If new rows and others alternate more often than this in a block, they share a section.
 _RUNS_MAX = 8
 
 
 class _Rows(ABC):
-    """The output of a COPY, taken as whole lines; a context manager, which leaves the connection ready for more."""
+    """The output of a COPY as whole lines. A context manager, which leaves the connection ready for reuse."""
 
     @abstractmethod
     def _read(self) -> bytes:
-        """Return what comes next, b"" at the end."""
+        """Return the next data, b"" at the end."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it, read or not."""
+        """Close the output, read or not."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +63,7 @@ class _Rows(ABC):
     def blocks(self, *, rows_max: int, bytes_max: int) -> Iterator[bytes]:
         """Yield whole lines: about as many as the limits allow, at least one."""
         parts: list[bytes] = []  # whole lines
-        begun: list[bytes] = []  # of a line whose end is still to come
+        begun: list[bytes] = []  # beginning of an incomplete line
         rows = size = 0
         while data := self._read():
             ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _NEWLINE) + 1
@@ -89,7 +89,7 @@ class _Rows(ABC):
 
 
 class SmallCopy(_Rows):
-    """A COPY of few rows, read at once: starting a thread costs more. Should the rows be large, a file takes them."""
+    """A COPY of few rows, read at once because a thread would cost more. Large output goes to a temporary file."""
 
     def __init__(self, connection: Connection, text: str) -> None:
         self._spool = SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
@@ -108,14 +108,14 @@ class SmallCopy(_Rows):
 
 
 class FewRows(_Rows):
-    """Rows that are here already, as COPY would write them."""
+    """Rows in memory, in the format of COPY."""
 
     def __init__(self, rows: Sequence[Sequence[str | None]]) -> None:
         self._count = len(rows)
         self._data = copy_text(rows)
 
     def blocks(self, *, rows_max: int, bytes_max: int) -> Iterator[bytes]:
-        """Yield them as they are where nothing has to be divided, which is nearly always."""
+        """Yield the rows undivided if they fit the limits, which is nearly always so."""
         if self._count > rows_max or len(self._data) > bytes_max:
             yield from super().blocks(rows_max=rows_max, bytes_max=bytes_max)
         elif self._count:
@@ -130,15 +130,16 @@ class FewRows(_Rows):
 
 
 def copy_text(rows: Iterable[Iterable[str | None]]) -> bytes:
-    """Return rows as COPY writes them."""
+    """Return rows in the text format of COPY."""
     lines = ("\t".join(_NULL if v is None else _escaped(v) for v in row) for row in rows)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _escaped(value: str) -> str:
-    """Escape what COPY escapes.
+    """Escape the characters that COPY escapes.
 
-    Seven searches: str.translate goes character by character from the first backslash on, with which bytes begin.
+    Seven replacements are faster than str.translate, which works character by character after the first backslash, and
+    values of bytea begin with one.
     """
     value = value.replace("\\", r"\\").replace("\b", r"\b").replace("\t", r"\t").replace("\n", r"\n")
     return value.replace("\v", r"\v").replace("\f", r"\f").replace("\r", r"\r")
@@ -150,7 +151,7 @@ class CopyStream(_Rows):
     def __init__(self, connection: Connection, text: str) -> None:
         self._connection = connection
         self._reader, self._writer = os.pipe()
-        with suppress(OSError, AttributeError):  # a larger pipe saves turns; the system may say no
+        with suppress(OSError, AttributeError):  # a larger pipe saves system calls; the system may refuse
             fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._error: BaseException | None = None
         self._ended = False
@@ -167,7 +168,7 @@ class CopyStream(_Rows):
     def close(self) -> None:
         if not self._ended:
             self._connection.cancel()
-            while os.read(self._reader, _READ_BYTES):  # the thread must never be left waiting for us
+            while os.read(self._reader, _READ_BYTES):  # drain the pipe, so that the thread does not block
                 pass
         self._thread.join()
         os.close(self._reader)
@@ -192,9 +193,9 @@ def sections(
     bytes_max: int,
     noted: bool = False,
 ) -> Iterator[TableChanges]:
-    """Yield the rows of a COPY as sections within the limits; a larger row travels alone. Raises UnfitRow.
+    """Yield the rows of a COPY as sections within the limits. A larger row travels alone. Raises UnfitRow.
 
-    `noted` = its flags also say which rows are new: these get sections of their own, where they come together.
+    `noted`: the flags also mark new rows, which get sections of their own where they are adjacent.
     """
     for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
         if noted:
@@ -209,7 +210,7 @@ def sections(
 def _apart(
     record_ids: Packed, rows: Packed, is_deleted: Bools, is_new: Bools, layout: Layout
 ) -> Iterator[TableChanges]:
-    """Yield changes as sections of new rows and of others; as one, and none of them new, where they alternate."""
+    """Yield sections of new rows and of others. If they alternate often, yield one section marked as not new."""
     starts = [0, *(np.flatnonzero(is_new[1:] != is_new[:-1]) + 1).tolist()]
     if len(starts) > _RUNS_MAX:
         starts, is_new = [0], np.zeros(len(is_new), dtype=np.bool_)
@@ -230,7 +231,7 @@ def _apart(
 
 
 def divided(changes: TableChanges, layout: Layout, bytes_max: int) -> Iterator[TableChanges]:
-    """Divide a section that weighs more than the limit: text and wire sizes are not the same.
+    """Divide a section that exceeds the limit, because text and wire sizes differ.
 
     Raises UnfitRow for a row that no message can carry.
     """

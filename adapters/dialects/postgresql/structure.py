@@ -1,7 +1,8 @@
-"""What a PostgreSQL table is besides its rows: checks, indexes, actions of foreign keys, defaults (VENUS 3.4).
+"""Structure of a PostgreSQL table: checks, indexes, actions of foreign keys, defaults, own types (VENUS 3.4).
 
-A target is PostgreSQL too, so everything is carried in the words of the dictionary, unless it needs something of the
-application's own that VENUS does not carry, a function for one: that is listed with the reason.
+A target is PostgreSQL too, so everything is carried in the dictionary's spelling. What needs an object of the
+application that VENUS does not carry, such as a function, is listed with the reason. Enums and domains of the
+application travel with the tables that use them, and the target creates them before these tables.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from venus.model import HEIR, UNFINISHED, Check, Column, ForeignKey, Index, Left
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """An own type, and what of it no target gets."""
+    """An enum or domain of the application, with the parts that no target gets."""
 
     type: OwnType
     left_out: tuple[LeftOut, ...] = ()
 
 
 def read_own_types(connection: Connection, oids: Sequence[int], types: Mapping[int, PgType]) -> dict[int, Found]:
-    """Return the own types below the columns of these tables, by oid."""
+    """Read the application's enums and domains that the columns of these tables use, by oid."""
     rows = connection.rows(statement("structure", "own_types"), {"tables": list(oids)})
     return {row[0]: found for row in rows if (found := _found(row, types)) is not None}
 
@@ -40,10 +41,10 @@ def _found(row: Row, types: Mapping[int, PgType]) -> Found | None:
     try:
         base = logical(oid, -1, spelled, types)
     except UnsupportedType:
-        return None  # said of its columns
-    left = [_left("check constraint", f"{spelled}.{n}", text, needs) for n, text, needs in checks if needs]
+        return None  # its columns are reported instead
+    left = [_needs("check constraint", f"{spelled}.{n}", text, needs) for n, text, needs in checks if needs]
     if default and uses:
-        left.append(_left("default of domain", spelled, default, uses))
+        left.append(_needs("default of domain", spelled, default, uses))
     if collation:
         why = "the target sorts by its own default"
         left.append(LeftOut(what="collation of domain", name=spelled, definition=collation, reason=why))
@@ -62,16 +63,12 @@ def _found(row: Row, types: Mapping[int, PgType]) -> Found | None:
     return Found(type=made, left_out=tuple(left))
 
 
-def _left(what: str, name: str, definition: str, uses: str) -> LeftOut:
-    return LeftOut(what=what, name=name, definition=definition, reason=f"it needs {uses}, which is not carried")
-
-
 def _bare(definition: str) -> str:
     return definition.removesuffix(_NOT_VALID).removeprefix("CHECK (").removesuffix(")")
 
 
 def not_carried(columns: Iterable[Row], own: Mapping[int, Found], types: Mapping[int, PgType]) -> list[LeftOut]:
-    """Say which columns are of a type that is neither PostgreSQL's own nor made here; `columns` as for `used_by`."""
+    """Return the columns whose types are neither built in nor among `own`. `columns` as for `used_by`."""
     found = []
     for row in columns:
         oid = row[3]
@@ -83,14 +80,14 @@ def not_carried(columns: Iterable[Row], own: Mapping[int, Found], types: Mapping
 
 
 def _way(found: PgType) -> str:
-    """Say how a target comes by a type that VENUS does not make."""
+    """Return how an operator provides a type that VENUS does not create."""
     if found.extension:
         return f"of an extension: make it at the target before (CREATE EXTENSION {found.extension})"
     return "neither an enum nor a domain: make it at the target before (CREATE TYPE)"
 
 
 def used_by(columns: Iterable[Row], own: Mapping[int, Found], types: Mapping[int, PgType]) -> list[Found]:
-    """Return what the columns of one table need, each behind what it stands on; `columns`: the dictionary's rows."""
+    """Return the types that the columns of one table need, each after its base type. `columns`: dictionary rows."""
     depths: dict[int, int] = {}
     for row in columns:
         oid, chain = row[3], []
@@ -110,22 +107,22 @@ _ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 
 @dataclass(slots=True)
 class Structure:
-    """Of one table."""
+    """The structure of one table."""
 
     checks: list[Check] = field(default_factory=list)
     indexes: list[Index] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
-    #: Name of a foreign key -> what it does on DELETE, on UPDATE.
+    #: Name of a foreign key -> its actions on DELETE and on UPDATE.
     actions: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: Foreign keys that are not enforced.
     wishes: set[str] = field(default_factory=set)
     #: Foreign keys that older rows may violate.
     not_valid: set[str] = field(default_factory=set)
-    #: Number of a column -> its default, where that means something without the source.
+    #: Number of a column -> its default, if it needs no object of the application.
     defaults: dict[int, str] = field(default_factory=dict)
 
     def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
-        """Return the columns with their defaults; literals and clocks have theirs already."""
+        """Return the columns with their defaults. Literals and clocks are set already."""
         return tuple(
             replace(c, default_sql=self.defaults[c.number])
             if c.number in self.defaults and not c.default_sql and not c.identity
@@ -134,7 +131,7 @@ class Structure:
         )
 
     def foreign_keys(self, keys: Iterable[ForeignKey]) -> tuple[ForeignKey, ...]:
-        """Return those foreign keys that are enforced, with their actions."""
+        """Return the enforced foreign keys with their actions."""
         none = ("", "")
         return tuple(
             replace(
@@ -147,7 +144,7 @@ class Structure:
 
 
 def read(connection: Connection, oids: Sequence[int]) -> Mapping[int, Structure]:
-    """Read all of these tables."""
+    """Read the structure of these tables, by oid."""
     found: dict[int, Structure] = defaultdict(Structure)
     tables = {"tables": list(oids)}
     for row in connection.rows(statement("structure", "checks"), tables):
@@ -156,8 +153,8 @@ def read(connection: Connection, oids: Sequence[int]) -> Mapping[int, Structure]
         _add_index(found[row[0]], row)
     for row in connection.rows(statement("structure", "actions"), tables):
         _add_reference(found[row[0]], row)
-    for oid, heir, parent in connection.rows(statement("structure", "heirs"), tables):
-        found[oid].left_out.append(_heir(heir, parent))
+    for oid, child, parent in connection.rows(statement("structure", "heirs"), tables):
+        found[oid].left_out.append(_heir(child, parent))
     for row in connection.rows(statement("structure", "defaults"), tables):
         _add_default(found[row[0]], row)
     return found
@@ -204,12 +201,12 @@ def _add_check(structure: Structure, row: Row) -> None:
         )  # fmt: skip
 
 
-def _heir(heir: str, parent: str) -> LeftOut:
+def _heir(child: str, parent: str) -> LeftOut:
     why = (
         f"a query of {parent} does not see its rows at the target; capture both, and behind the load run there"
-        f" ALTER TABLE {heir} INHERIT {parent}"
+        f" ALTER TABLE {child} INHERIT {parent}"
     )
-    return LeftOut(what=HEIR, name=heir, definition=f"INHERITS ({parent})", reason=why)
+    return LeftOut(what=HEIR, name=child, definition=f"INHERITS ({parent})", reason=why)
 
 
 def _needs(what: str, name: str, definition: str, uses: str) -> LeftOut:
@@ -219,9 +216,9 @@ def _needs(what: str, name: str, definition: str, uses: str) -> LeftOut:
 def _add_index(structure: Structure, row: Row) -> None:
     _, name, unique, valid, method, constraint, deferrable, columns, plain, definition, uses = row
     if constraint == "x":
-        return  # told of as a constraint
+        return  # reported as a constraint
     if definition is None:
-        return  # dropped since the snapshot: the server spells what there is now
+        return  # dropped since the snapshot: pg_get_indexdef shows the present state
     if uses or not valid:
         missing = _needs("index", name, definition, uses or "")
         structure.left_out.append(missing if uses else replace(missing, reason=UNFINISHED))
@@ -252,7 +249,7 @@ def _add_default(structure: Structure, row: Row) -> None:
 def columns_left_out(
     structure: Structure, rows: Iterable[Row], columns: Iterable[Column], *, partitioned: bool
 ) -> list[LeftOut]:
-    """Say what of the table is not carried. `rows` = those of the dictionary's block `columns`."""
+    """Return the parts of a table that are not carried. `rows`: the result of the dictionary's block `columns`."""
     made = {c.number: c for c in columns}
     found = []
     if partitioned:
@@ -287,6 +284,6 @@ def numberings(connection: Connection, namespaces: Sequence[str]) -> list[Number
 
 
 def others(connection: Connection, namespaces: Sequence[str]) -> list[OtherObject]:
-    """Return what these schemas hold besides tables and sequences."""
+    """Return the objects in these schemas other than tables and sequences."""
     rows = connection.rows(statement("structure", "others"), {"namespaces": list(namespaces)})
     return [OtherObject(kind=kind, name=name) for kind, name in rows]

@@ -1,7 +1,7 @@
--- What a PostgreSQL table is besides its rows, and what else the application has. Only SELECTs; any role may run them.
+-- Structure of a PostgreSQL table and the application's other objects: only SELECTs, which any role may run.
 
 -- checks --
--- Of tables and of the domains of their columns. uses: what of the application's own it cannot do without.
+-- Checks and exclusion constraints. The last column lists the application's objects that they need.
 SELECT c.conrelid, c.conname, pg_get_constraintdef(c.oid), c.contype::text,
        (SELECT string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ') FROM pg_depend d
          WHERE d.classid = 'pg_constraint'::regclass AND d.objid = c.oid
@@ -11,7 +11,7 @@ SELECT c.conrelid, c.conname, pg_get_constraintdef(c.oid), c.contype::text,
  ORDER BY c.conrelid, c.conname
 
 -- indexes --
--- definition: what stands behind ON and the table. A constraint that is deferrable is one of its own kind.
+-- definition: the text after ON and the table. A deferrable constraint is a kind of its own.
 SELECT x.indrelid, i.relname, x.indisunique, x.indisvalid, m.amname,
        coalesce(k.contype::text, ''), coalesce(k.condeferrable, false),
        (SELECT array_agg(a.attname::text ORDER BY t.position) FROM unnest(x.indkey::int2[]) WITH ORDINALITY t (attnum, position)
@@ -39,7 +39,8 @@ SELECT x.indrelid, i.relname, x.indisunique, x.indisvalid, m.amname,
  ORDER BY x.indrelid, i.relname
 
 -- heirs --
--- Tables whose rows a query of one of these sees as well. Partitions are no heirs: they are their root's own rows.
+-- Child tables by inheritance, whose rows a query of the parent includes. Partitions are not among them: their rows are
+-- the root's own.
 SELECT i.inhparent, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        quote_ident(m.nspname) || '.' || quote_ident(p.relname)
   FROM pg_inherits i
@@ -57,7 +58,7 @@ SELECT f.conrelid, f.conname, f.confdeltype::text, f.confupdtype::text, f.confma
  WHERE f.contype = 'f' AND f.conparentid = 0 AND f.conrelid = ANY (%(tables)s::oid[])
 
 -- defaults --
--- alone: it needs nothing of the application's own.
+-- The last column: the default needs no object of the application.
 SELECT d.adrelid, d.adnum::int, pg_get_expr(d.adbin, d.adrelid), a.attgenerated::text, a.attidentity::text,
        NOT EXISTS (SELECT FROM pg_depend r WHERE r.classid = 'pg_attrdef'::regclass AND r.objid = d.oid
                     AND NOT (r.refclassid = 'pg_class'::regclass AND r.refobjid = d.adrelid))
@@ -66,8 +67,8 @@ SELECT d.adrelid, d.adnum::int, pg_get_expr(d.adbin, d.adrelid), a.attgenerated:
  ORDER BY d.adrelid, d.adnum
 
 -- own_types --
--- Enums and domains below these tables' columns; those of an extension come with the extension.
--- checks: name, definition, what of the application's own it cannot do without.
+-- Enums and domains that these tables' columns use. Those of an extension come with the extension.
+-- checks: name, definition, and the application's objects that the check needs.
 WITH RECURSIVE used (oid) AS (
     SELECT atttypid FROM pg_attribute WHERE attrelid = ANY (%(tables)s::oid[]) AND attnum > 0 AND NOT attisdropped
     UNION
@@ -95,7 +96,7 @@ SELECT t.oid, n.nspname, t.typname, format_type(t.oid, NULL), t.typtype::text, t
  ORDER BY n.nspname, t.typname
 
 -- numberings --
--- Each sequence with the column that it numbers, if there is one; last_value is NULL before the first use.
+-- Each sequence with the column that it numbers, if any. last_value is NULL before the first use.
 SELECT n.nspname, c.relname, coalesce(s.last_value + s.increment_by, s.start_value), s.increment_by, s.min_value,
        s.max_value, s.cycle, coalesce(tn.nspname, ''), coalesce(t.relname, ''), coalesce(a.attname, ''),
        coalesce(a.attidentity = 'a', false)
@@ -136,7 +137,7 @@ UNION ALL
 SELECT CASE t.typtype WHEN 'e' THEN 'enum type' ELSE 'domain' END, n.nspname || '.' || t.typname
   FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
  WHERE t.typtype IN ('e', 'd') AND n.nspname = ANY (%(namespaces)s)
-   -- those of tables come with their tables
+   -- types that tables use travel with the tables
    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray)
                     AND d.classid IN ('pg_class'::regclass, 'pg_type'::regclass) AND d.deptype = 'n')
 ORDER BY 1, 2

@@ -1,4 +1,4 @@
-"""`venus assess` at a PostgreSQL database: its own statistics, and a sample by COPY, as a fill reads it. Reads only."""
+"""`venus assess` at a PostgreSQL database: its statistics, and samples by COPY, as a fill reads. Reads only."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
 
 PACE = Pace(row_us=0.4, value_us=0.15, kib_us=1.5, trigger_us=40.0, log_row_bytes=45)
-#: Tables with so many times the rows of a sample are sampled from all of their blocks.
+#: A table with this many times the rows of a sample is sampled across all of its blocks.
 _SPREAD = 20
 
 
 def survey(settings: Settings, asked: Asked) -> Survey:
-    """Look at the database that the settings name, in one read-only snapshot."""
+    """Survey the database in the settings, in one read-only snapshot."""
     url = settings.source.url.get_secret_value()
     columns = ColumnChoice.of(settings)
     with closing(Connection(url, application="venus assess", columns=columns)) as connection, connection.reading():
@@ -68,7 +68,7 @@ def _counted(connection: Connection, table: Table, size: Size) -> Size:
 
 @contextmanager
 def _tried(connection: Connection) -> Iterator[None]:
-    """Pass over what this role may not read: it is among the findings of the check."""
+    """Ignore tables that this role may not read: `check` reports them."""
     connection.run("SAVEPOINT tried")
     try:
         yield
@@ -80,7 +80,7 @@ def _tried(connection: Connection) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Weight:
-    """What COPY writes into: a line for each row, whatever its values hold."""
+    """A destination of COPY that counts rows and bytes. Each row is one line, whatever its values contain."""
 
     rows: int = 0
     nbytes: int = 0
@@ -125,7 +125,7 @@ def _unknown(sizes: Seq[Size], *, since_reset: bool, counts: bool) -> list[str]:
         found.append("change rate: track_counts is off")
     elif not since_reset:
         found.append(
-            "change rate: the server does not say since when it counts; since its start is assumed, so the rate may be"
-            " lower than shown"
+            "change rate: the server does not report since when it counts; its start is assumed, so the true rate may"
+            " be lower"
         )
     return found

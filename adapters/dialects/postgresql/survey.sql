@@ -1,15 +1,15 @@
--- What `venus assess` asks of a PostgreSQL database. Everything here only reads; any role may run it.
+-- Queries of `venus assess` at a PostgreSQL database. They only read, and any role may run them.
 
 -- server --
--- Since when changes are counted. A server that never reset them does not say: since its start at the latest.
+-- The time since which changes are counted. If the counters were never reset it is unknown; the server's start is used.
 SELECT current_setting('server_version'),
        extract(epoch FROM clock_timestamp() - coalesce(d.stats_reset, pg_postmaster_start_time()))::float8,
        d.stats_reset IS NOT NULL, current_setting('track_counts')::boolean
   FROM pg_stat_database d WHERE d.datname = current_database()
 
 -- sizes --
--- A partitioned table has what its partitions have. Rows as the planner estimates them: those of the last ANALYZE, times
--- what the table has grown by since. Where nobody has analysed it (-1), those that the server has counted.
+-- The size of a partitioned table is that of its partitions. Rows are the planner's estimate: those of the last ANALYZE
+-- times the table's growth since. If the table was never analysed (-1), the server's own count is used.
 SELECT t.root,
        sum(CASE WHEN c.relkind = 'p' THEN 0
                 WHEN c.reltuples >= 0 AND c.relpages > 0

@@ -1,8 +1,8 @@
-"""The trigger and log table statements of one captured table. Pure.
+"""The log table and the triggers of one captured table, as statements. Pure.
 
-Ordinary tables have statement triggers with transition tables, one set-based INSERT of keys for each statement
+Ordinary tables have statement triggers with transition tables: one set-based INSERT of keys for each statement
 (capture.md 5: three times cheaper than row triggers). Partitioned tables and members of an inheritance tree have row
-triggers: a statement trigger fires for the table named in the statement, not for the one that holds the row.
+triggers, because a statement trigger fires for the table named in the statement, not for the one that holds the row.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from venus.adapters.dialects.postgresql.types import taken_types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """A trigger as it has to be."""
+    """A trigger as VENUS creates it."""
 
     name: str
     table_oid: int
     table_sql: str
-    #: As pg_get_triggerdef() writes it, but for the quotes.
+    #: In the form of pg_get_triggerdef(), apart from quotes.
     sql: str
 
     def same_as(self, definition: str) -> bool:
-        """Whether the server has it like this; it quotes names only where it must."""
+        """Return whether the server's definition is the same. The server quotes names only where it must."""
         return definition.replace('"', "") == self.sql.replace('"', "")
 
 
 _INDEX = re.compile(r"(?<=pg_get_indexdef\()\d+")
-#: What tells one message of the client from another.
+#: Distinguishes the messages of a client.
 _MESSAGE = " || statement_timestamp()"
-#: The question for the index, around the one for the key.
+#: The test of the index, around the test of the key.
 _INDEX_FIRST = re.compile(r"IF pg_get_indexdef\([^;]* THEN\s+(IF NOT EXISTS .*?END IF;)\s+END IF;", re.DOTALL)
-#: What is done with a key of another type, which older versions said was not readable.
+#: The code for a key of another type, which older versions treated as unreadable.
 _RETYPED = re.compile(r"\s*IF \(NOT EXISTS .*? IF TG_OP <> 'DELETE' .*?RETURN NULL;\s+END IF;", re.DOTALL)
-#: The types that a key's column may have; a function that finds another one says so in the log.
+#: The types that a key's column may have. A function that finds another type logs X.
 _TYPES = re.compile(r"atttypid (?:= '(?:[^']|'')*'::regtype|IN \([^()]*\))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """A trigger function as it has to be."""
+    """A trigger function as VENUS creates it."""
 
     name: str
     sql: str
 
     @property
     def body(self) -> str:
-        """What pg_proc.prosrc has."""
+        """The text in pg_proc.prosrc."""
         return self.sql.split("$venus$")[1]
 
     def captures_like(self, body: str) -> bool:
-        """Whether a function of another body has missed nothing.
+        """Return whether a function with another body has missed nothing.
 
-        Its index has been recreated since, or the key has another type now, or an older version looked the key up more
-        rarely.
+        That is so if only the index was recreated, if the key has another type, or if an older version looked up the
+        key less often.
         """
         return body != self.body and _lasting(body) == _lasting(self.body)
 
@@ -81,7 +81,7 @@ def log_table(table: Table, table_id: int) -> str:
 
 
 def widen(log: str, column: str, to: str) -> str:
-    """Return the statement that takes the width of a log's column away."""
+    """Return the statement that widens a log's column."""
     return statement("triggers", "wider_column", log=log, column=column, type=to)
 
 
@@ -117,13 +117,13 @@ def functions(table: Table, table_id: int) -> Iterator[Function]:
 
 
 def idle_function(table_id: int) -> Function:
-    """Return the function that lets the application go on without capture."""
+    """Return the function that captures nothing, so that the application's statements succeed."""
     name = names.function(table_id)
     return Function(name=name, sql=statement("triggers", "idle_function", function=name))
 
 
 def revoke(function: str) -> str:
-    """Return the statement that keeps others from putting the function on tables of theirs."""
+    """Return the statement that prevents other roles from using the function on their own tables."""
     return statement("triggers", "revoke", function=function)
 
 
@@ -149,7 +149,7 @@ def triggers(table: Table, table_id: int) -> Iterator[Trigger]:
 
 
 def _trigger(name: str, oid: int, on: str, text: str, function: str) -> Trigger:
-    # not str.format: a table's name may have braces
+    # not str.format, because a table's name may contain braces
     sql = f"CREATE TRIGGER {name} {text.replace('{on}', on)} EXECUTE FUNCTION {function}()"
     return Trigger(name=name, table_oid=oid, table_sql=on, sql=sql)
 
@@ -159,9 +159,9 @@ def _columns(key: tuple[KeyColumn, ...], of: str) -> str:
 
 
 def _same(table: Table, new: str, old: str) -> str:
-    """Compare keys as the wire does: by text where equal keys may differ in it (1.0 and 1.00, a and A)."""
+    """Return a comparison of keys by identity, because equal keys may differ in their text (1.0 and 1.00, a and A)."""
     if not table.identity_key:
-        # the bytes of the values, so that the application's output settings do not matter
+        # *= compares bytes, so that the application's output settings do not matter
         return (
             f"ROW({_columns(table.key, new)})::record OPERATOR(pg_catalog.*=) ROW({_columns(table.key, old)})::record"
         )
@@ -169,14 +169,14 @@ def _same(table: Table, new: str, old: str) -> str:
 
 
 def _image(table: Table, of: str) -> str:
-    """Return the key, with its text where equal keys may differ in it."""
+    """Return the key, with its text if equal keys may differ in it."""
     columns = [f"{of}.{quoted(k.name)}" for k in table.key]
     return ", ".join(columns if table.identity_key else [*columns, *(f"concat({c})" for c in columns)])
 
 
 def _index_differs(table: Table) -> str:
     if table.namespace == names.OWN_SCHEMA:
-        return "false"  # nobody else alters these
+        return "false"  # only VENUS alters its own tables
     return " OR ".join(f"{k.index_name_sql} IS DISTINCT FROM {literal(k.index_name)}" for k in table.key)
 
 
@@ -188,7 +188,7 @@ def _changed(key: KeyColumn) -> str:
 
 
 def _retyped(table: Table, parts: Mapping[str, str]) -> str:
-    """Return what a row trigger does with a key that became wider, empty if none of its columns can."""
+    """Return the code of a row trigger for a key that became wider, empty if no column can."""
     if not any(_is_of_family(k) for k in table.key):
         return ""
     other = " OR ".join(

@@ -1,9 +1,9 @@
--- Triggers and log tables of one captured table. {braces} are filled in by triggers.py.
+-- Triggers and log table of one captured table. triggers.py fills in the {braces}.
 
 -- log_table --
--- Only the key of a changed row, and what happened: I, U, D; T the table was truncated; X a change whose key could
--- not be read. No number and no index: a cut deletes exactly the rows that its snapshot sees, so none is needed,
--- and bulk statements keep a third more of their speed without.
+-- The key of a changed row and the operation: I, U, D; T for TRUNCATE; X for a change whose key was unreadable. There is
+-- no number and no index, because a cut deletes exactly the rows in its snapshot. Without them bulk statements are a
+-- third faster.
 CREATE TABLE {log} (op "char" NOT NULL, {columns})
     WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
           autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)
@@ -19,14 +19,14 @@ SELECT pg_total_relation_size('{log}')
 ALTER TABLE {log} ALTER {column} TYPE {type}
 
 -- dirty_table --
--- The dirty marks: which log tables have something, so that a poll reads one small table however many logs there are.
--- Only inserted into, one row for each transaction and table: writers never wait for each other here.
+-- The dirty marks show which log tables have rows, so that a poll reads one small table however many logs there are.
+-- Triggers only insert, one row for each transaction and table, so writers never wait for each other here.
 CREATE TABLE venus.dirty (table_id int NOT NULL)
     WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
           autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)
 
 -- mark_dirty --
--- Noted within the condition: an expression costs a fifth of a statement of its own.
+-- The condition also sets the flag: an expression costs a fifth of a statement.
 IF current_setting('{marked}', true) IS DISTINCT FROM 'on' AND set_config('{marked}', 'on', true) = 'on' THEN
     INSERT INTO venus.dirty (table_id) VALUES ({table_id});
   END IF;
@@ -35,15 +35,15 @@ IF current_setting('{marked}', true) IS DISTINCT FROM 'on' AND set_config('{mark
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, venus AS $venus$
 BEGIN
-  -- what VENUS itself applies here is not captured again
+  -- rows that VENUS itself applies are not captured
   IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
   IF TG_OP = 'TRUNCATE' THEN
     INSERT INTO {log} (op) VALUES ('T');
     {mark_dirty};
     RETURN NULL;
   END IF;
-  -- A renamed, dropped or retyped key column must not break the application's statement. Its index is asked first,
-  -- which costs a quarter; an index recreated (REINDEX CONCURRENTLY, a restored dump) only makes the check dearer.
+  -- A renamed, dropped or retyped key column must not break the application's statement. The key's index is tested first,
+  -- which costs a quarter. A recreated index (REINDEX CONCURRENTLY, a restored dump) only makes the test more expensive.
   IF {index_differs} THEN
     IF {key_changed} THEN
       INSERT INTO {log} (op) VALUES ('X');
@@ -58,12 +58,12 @@ BEGIN
   ELSE
     INSERT INTO {log} (op, {keys}) SELECT 'U', {new_key} FROM n;
   END IF;
-  -- a statement that met no row must not become a transaction that writes
+  -- a statement without rows must not make its transaction a writing one
   IF NOT FOUND THEN RETURN NULL; END IF;
   {mark_dirty};
   IF TG_OP = 'UPDATE' THEN
-    -- Old keys that are gone. Set against set, no join: a session keeps its first plan, and one that was made for a
-    -- single row would compare every old key with every new one when the next statement changes a million.
+    -- Old keys that no longer exist. EXCEPT instead of a join: a session keeps its first plan, and a join plan for a
+    -- single row would compare every old key with every new one if the next statement changes a million rows.
     INSERT INTO {log} (op, {keys}) SELECT 'D', {gone_key}
       FROM (SELECT {old_image} FROM o EXCEPT SELECT {new_image} FROM n) x ({keys});
   END IF;
@@ -76,7 +76,7 @@ CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURIT
 BEGIN
   IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
   IF TG_OP = 'TRUNCATE' THEN
-    -- the partitions' own triggers need not log a table that is emptied as a whole
+    -- the triggers of partitions need not log a table that is truncated as a whole
     IF TG_WHEN = 'BEFORE' THEN
       INSERT INTO {log} (op) VALUES ('T');
       {mark_dirty};
@@ -86,8 +86,8 @@ BEGIN
     END IF;
     RETURN NULL;
   END IF;
-  -- Looked up once for each table and message of the client: rows are too many to ask for each, and a transaction may
-  -- alter the key between two of its statements. Its index is asked first, as above.
+  -- The key is tested once for each table and client message: a test for each row would cost too much, and a transaction
+  -- may alter the key between two of its statements. The index is tested first, as above.
   IF current_setting('{checked}', true) IS DISTINCT FROM TG_RELID::text || statement_timestamp() THEN
     {mark_dirty};
     IF {index_differs} THEN
@@ -107,8 +107,8 @@ BEGIN
 END $venus$
 
 -- retyped --
-      -- Until capture has replaced this function: a session keeps its plans for the key's type as it was, and such a
-      -- plan would fail the application's statement. The text of a value has no type.
+      -- Used until capture replaces this function: a session keeps its plans for the key's old type, which would fail the
+      -- application's statement. The text of a value has no type.
       IF ({other_type}) THEN
         IF TG_OP <> 'INSERT' THEN INSERT INTO {log} (op, {keys}) VALUES ('D', {old_text}); END IF;
         IF TG_OP <> 'DELETE' THEN INSERT INTO {log} (op, {keys}) VALUES ('U', {new_text}); END IF;
@@ -116,7 +116,7 @@ END $venus$
       END IF
 
 -- partition_function --
--- TRUNCATE of a single partition removes rows of the table without any row trigger: log their keys first.
+-- TRUNCATE of a single partition removes rows of the table without a row trigger, so their keys are logged first.
 CREATE OR REPLACE FUNCTION {partition_function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, venus AS $venus$
 BEGIN
@@ -129,11 +129,11 @@ BEGIN
 END $venus$
 
 -- keys_of_partition --
--- What the function above executes, for one partition.
+-- The statement that the function above executes for one partition.
 INSERT INTO {log} (op, {keys}) SELECT 'D', {key} FROM ONLY %s x
 
 -- idle_function --
--- After a key change: the application goes on, nothing is captured.
+-- Used after a change of the key: the application's statements succeed, and nothing is captured.
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, venus AS $venus$
 BEGIN
@@ -147,8 +147,8 @@ REVOKE ALL ON FUNCTION {function}() FROM PUBLIC
 ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}
 
 -- present --
--- The triggers that VENUS has, as the server itself would write them. A partition has its own copy of each row trigger,
--- which can be switched off alone: where a copy has another state, all of them come with its own.
+-- The triggers of VENUS in the server's own notation. A partition has its own copy of each row trigger, which can be
+-- disabled alone. If a copy has another state, the states of all copies are returned as well.
 SELECT t.tgrelid, t.tgname, pg_get_triggerdef(t.oid),
        CASE WHEN c.states <> t.tgenabled::text THEN t.tgenabled::text || c.states ELSE t.tgenabled::text END
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -158,13 +158,13 @@ SELECT t.tgrelid, t.tgname, pg_get_triggerdef(t.oid),
  WHERE n.nspname = 'venus' AND NOT t.tgisinternal AND t.tgparentid = 0
 
 -- functions --
--- One that would run as whoever writes, or look for names where that one does, is as good as altered.
+-- A function without SECURITY DEFINER or with another search_path counts as altered, so its text is returned empty.
 SELECT p.proname, CASE WHEN p.prosecdef AND 'search_path=pg_catalog, venus' = ANY (p.proconfig) THEN p.prosrc ELSE '' END
   FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname = 'venus'
 
 -- logs --
--- The log tables and what their key columns are.
+-- The log tables with the types and collations of their key columns.
 SELECT c.relname, array_agg(format_type(a.atttypid, a.atttypmod) ORDER BY a.attnum),
        array_agg(CASE WHEN a.attcollation <> 0 THEN quote_ident(v.nspname) || '.' || quote_ident(o.collname) ELSE '' END
                  ORDER BY a.attnum)
@@ -180,7 +180,7 @@ SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = 'venus' AND c.relkind = 'r' AND c.relname !~ '^l_[0-9]+$'
 
 -- leaves_table --
--- The partitions that are known to capture: one that joins or leaves brings or takes rows without any trigger.
+-- The captured partitions. One that joins or leaves adds or removes rows without firing a trigger.
 CREATE TABLE venus.captured_leaf (table_id int NOT NULL, leaf oid NOT NULL, PRIMARY KEY (table_id, leaf))
 
 -- leaves --
@@ -200,15 +200,15 @@ INSERT INTO {log} (op, {keys}) SELECT 'U', {key} FROM ONLY {leaf} x;
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 
 -- seen_table --
--- What capture has seen of triggers and columns: one that is switched off and on again looks as before.
+-- The stored marks of triggers and columns. A trigger that was disabled and enabled again looks unchanged without them.
 CREATE TABLE venus.seen (relation oid NOT NULL, name text NOT NULL, mark text NOT NULL, PRIMARY KEY (relation, name))
 
 -- seen --
 SELECT relation, name, mark FROM venus.seen
 
 -- seen_now --
--- The version of each trigger's row, copies of partitions included; and of a table its file, the versions of its
--- columns' rows, and the expressions of generated columns.
+-- The present marks: the row version of each trigger, partitions' copies included; and for a table its file, the row
+-- versions of its columns, and the expressions of generated columns.
 SELECT t.tgrelid, t.tgname::text, concat_ws(' ', t.tgfoid, t.xmin)
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
  WHERE p.pronamespace = 'venus'::regnamespace AND t.tgrelid = ANY (%(relations)s::oid[])

@@ -1,8 +1,8 @@
-"""PostgreSQL's types as logical types. Pure; the dictionary hands in what pg_type says.
+"""PostgreSQL's types as logical types. Pure; the dictionary supplies the rows of pg_type.
 
-Values travel as the text that the type's own output function writes under our session settings, so every type here
-reads back exactly. What only PostgreSQL understands is NATIVE with its spelling. Refused is what means something only
-inside its own database: object ids and roles behind a name.
+Values travel as the text of the type's output function under VENUS's session settings, so every type reads back
+exactly. A type that only PostgreSQL has is NATIVE with its spelling. Types whose values mean something only inside
+their own database, such as object ids and role names, are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PgType:
     base_spelled: str = ""
     element: int = 0
     is_array: bool = False
-    #: The extension that it came with, as SQL has the name.
+    #: The extension that created it, quoted for SQL.
     extension: str = ""
 
 
@@ -57,12 +57,12 @@ _TEMPORAL = {
     "timestamp": Kind.TIMESTAMP,
     "timestamptz": Kind.TIMESTAMPTZ,
 }
-#: They name an object or a role of their own database; elsewhere the name is missing or means something else.
+#: Types that name an object or role of their own database. Elsewhere the name is missing or means something else.
 _LOCAL = {
     "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regrole", "regnamespace",
     "regconfig", "regdictionary", "regcollation", "regdatabase", "aclitem", "tid",
 }  # fmt: skip
-#: Equal values have the same text, so a key of these types can be grouped and compared as it is.
+#: Types whose equal values have the same text, so that a key can be grouped and compared directly.
 _IDENTITY = {
     "int2", "int4", "int8", "uuid", "bool", "bytea", "date", "time", "timestamp", "timestamptz", "oid", "char",
     "macaddr", "macaddr8", "pg_lsn", "xid8",
@@ -113,7 +113,7 @@ def _decimal(modifier: int) -> LogicalType:
 
 
 def _resolved(oid: int, modifier: int, types: Mapping[int, PgType]) -> tuple[PgType, int]:
-    """Return what is below a domain: its values are the base type's, only its checks are its own."""
+    """Return the base type of a domain, which has the same values; only the checks are the domain's."""
     found = types[oid]
     while found.sort == "d":
         modifier = found.base_modifier if found.base_modifier >= 0 else modifier
@@ -122,7 +122,7 @@ def _resolved(oid: int, modifier: int, types: Mapping[int, PgType]) -> tuple[PgT
 
 
 def below_domain(oid: int, spelled: str, types: Mapping[int, PgType]) -> str:
-    """Return how the type below a domain is spelled: a log table's column must not inherit NOT NULL or a check."""
+    """Return the spelling of a domain's base type: a log's column must not inherit NOT NULL or a check."""
     found = types[oid]
     while found.sort == "d":
         spelled = found.base_spelled
@@ -131,14 +131,14 @@ def below_domain(oid: int, spelled: str, types: Mapping[int, PgType]) -> str:
 
 
 _WIDTH = re.compile(r"\(\d+(,-?\d+)?\)")
-#: What a type without a width is called, where its plain name means a width of one.
+#: Names of types without a width, where the plain name means a width of one.
 _WITHOUT_WIDTH = {"character": "bpchar", "bit": "bit varying"}
 
 
 def widest(spelled: str) -> str:
-    """Return a type without its width: a log's column must take the values of a key that becomes wider."""
+    """Return a type without its width: a log's column must accept the values of a key that becomes wider."""
     if '"' in spelled:
-        return spelled  # a name of somebody's own; only the server's types have widths here
+        return spelled  # a type of the application, which has no width
     plain, array = _WIDTH.sub("", spelled), ""
     if plain.startswith("interval"):
         plain = "interval" + plain[plain.index("[") :] if "[" in plain else "interval"
@@ -147,32 +147,32 @@ def widest(spelled: str) -> str:
     return _WITHOUT_WIDTH.get(plain, plain) + array
 
 
-#: Types of one family: a log's column has the widest, whose values have the same text.
+#: The widest type of each family. A log's column has this type, whose values have the same text.
 _LOG_TYPES = {"smallint": "bigint", "integer": "bigint", "character varying": "text"}
-#: What else a log's column can be turned into with its rows: the key was made a number without a limit.
+#: Further conversions of a log's column with its rows, for a key that became numeric.
 _LOG_WIDENS = {("smallint", "numeric"), ("integer", "numeric"), ("bigint", "numeric")}
 
 
 def log_type(spelled: str) -> str:
-    """Return the type of a log's column for a key's column: it takes every value of one that becomes wider."""
+    """Return the type of a log's column for a key's column. It accepts every value of a wider key."""
     wide = widest(spelled)
     return _LOG_TYPES.get(wide, wide)
 
 
 def can_widen(log: str, to: str) -> bool:
-    """Whether a log's column of this type can be turned into another one with its rows."""
+    """Return whether a log's column can be converted to another type with its rows."""
     return log_type(log) == to or (log, to) in _LOG_WIDENS
 
 
 def taken_types(spelled: str) -> tuple[str, ...]:
-    """Return the types that a key's column may be given without the trigger's noticing: its log takes their values."""
+    """Return the types that a key's column may change to without a new trigger: its log accepts their values."""
     wide = log_type(spelled)
     family = tuple(narrow for narrow, log in _LOG_TYPES.items() if log == wide)
     return (*family, wide) if family and widest(spelled) in (*family, wide) else (spelled,)
 
 
 def is_identity(oid: int, modifier: int, types: Mapping[int, PgType], *, deterministic: bool) -> bool:
-    """Say whether equal keys of this type always have the same text (1.0 and 1.00 have not)."""
+    """Return whether equal keys of this type always have the same text (1.0 and 1.00 do not)."""
     found, modifier = _resolved(oid, modifier, types)
     if found.sort == "e":
         return True

@@ -1,8 +1,8 @@
-"""PostgreSQL as a side of a comparison, source and target alike (see dialects/verifying.py).
+"""PostgreSQL as one side of a comparison, source or target (see dialects/verifying.py).
 
-The forms are the type's own output text, which is also the canonical text that travels; only CHAR, BOOL, bytea and
-numbers without a scale need an expression. Bytes of the server's encoding are hashed: a database in another encoding
-than UTF-8 fails calibration where it matters, and is compared row by row.
+The form of a value is the output text of its type, which is also the canonical text. Only CHAR, BOOL, bytea and numbers
+without a scale need an expression. MD5 hashes bytes in the server's encoding: a database in another encoding than UTF-8
+fails calibration where it matters, and is compared row by row.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from venus.codec.layout import Layout
 from venus.config import Settings
 from venus.model import Kind, LogicalType, Sequence
 
-#: A piece of a table that is read whole: so many of its blocks at a time, 8 MiB.
+#: Blocks in each piece of a whole table that is read, 8 MiB.
 PIECE_BLOCKS = 1024
-#: From so many rows on, a share of the pages decides where to cut.
+#: For larger tables, a sample of the pages decides where to split.
 EXACT_CUTS_ROWS = 5_000_000
 SAMPLED_ROWS = 1_000_000
 _SEPARATOR, _NULL = (f"E'\\x{ord(c):02x}'" for c in (SEPARATOR, NULL))
 
 
 class Session(Protocol):
-    """What source and target sessions have in common."""
+    """The common operations of source and target sessions."""
 
     def run(self, text: str, params: Any = None) -> int: ...
     def rows(self, text: str, params: Any = None) -> list[tuple[Any, ...]]: ...
@@ -59,17 +59,17 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What a table and its columns are called there, quoted; columns in wire order."""
+    """Quoted names of a table and its columns in this database. Columns are in wire order."""
 
     relation: str  # in a FROM clause
     relation_name: str  # for ::regclass
     columns: tuple[str, ...]
     casts: tuple[str, ...]  # the types of the key's columns
-    equals: tuple[str, ...]  # their operators: a type of an extension has its own, which no search_path need find
+    equals: tuple[str, ...]  # their qualified operators: that of an extension's type may not be in search_path
 
 
 def form(kind: LogicalType, column: str, *, bare: bool = False) -> str:
-    """Return the SQL of a column's form; `bare` = without its length."""
+    """Return the SQL of a column's form. `bare`: without its length."""
     style = style_of(kind)
     text = f"{column}::text"
     if style is Style.HEX:
@@ -79,7 +79,7 @@ def form(kind: LogicalType, column: str, *, bare: bool = False) -> str:
     elif kind.kind is Kind.BOOL:
         text = f"left({column}::text, 1)"
     elif kind.kind is Kind.NATIVE:
-        # a type's cast to text need not be what it travels as: inet's adds the length of the mask
+        # a cast to text may differ from the output text: that of inet adds the length of the mask
         text = f"CASE WHEN {column} IS NOT NULL THEN concat({column}) END"
     if style in (Style.FREE, Style.PADDED) and not bare:
         text = f"octet_length({text})::text || ':' || {text}"
@@ -93,7 +93,7 @@ def checksum(text: str, digest: str) -> str:
 
 
 class PostgresReader:
-    """One session; the caller says what tables are called there."""
+    """Reader over one session. The caller supplies the names of tables."""
 
     pushes_down = True
 
@@ -114,7 +114,7 @@ class PostgresReader:
     def end(self) -> None:
         self._session.rollback()
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- tables and sizes -------------------------------------------------------------------------------------------
 
     def estimate(self, subject: Subject) -> int:
         relation_name = self._named(subject).relation_name
@@ -182,9 +182,9 @@ class PostgresReader:
 
     def _condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
         if not part.step:
-            wanted = f"{self._bucket(subject, part)} = ANY (ARRAY{sorted(buckets)}::bigint[])" if buckets else "true"
+            chosen = f"{self._bucket(subject, part)} = ANY (ARRAY{sorted(buckets)}::bigint[])" if buckets else "true"
             sampled = f"{self._bucket(subject, part)} < {part.sampled}" if part.sampled else "true"
-            return f"{where_of(subject)} AND {wanted} AND {sampled}"
+            return f"{where_of(subject)} AND {chosen} AND {sampled}"
         key = f"t.{self._named(subject).columns[0]}"
         return range_condition(subject, key, part, buckets)
 
@@ -238,7 +238,7 @@ class PostgresReader:
 
 
 class PostgresSourceReader(PostgresReader):
-    """The source's side: also what is in the log, and the way into it."""
+    """Reader of the source, which also reads and writes the log."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -299,7 +299,7 @@ class PostgresSourceReader(PostgresReader):
 
 
 def key_values(subject: Subject, casts: Seq[str]) -> list[str]:
-    """Return the SQL that makes the forms v1, v2, ... of a key values of its columns' types again."""
+    """Return the SQL that converts the forms v1, v2, ... of a key to the types of its columns."""
     key = subject.schema.wire_columns[: len(subject.schema.key)]
     return [
         f"decode(v{n}, 'hex')" if style_of(c.type) is Style.HEX else f"v{n}::{cast}"
@@ -308,6 +308,6 @@ def key_values(subject: Subject, casts: Seq[str]) -> list[str]:
 
 
 def open_reader(settings: Settings) -> PostgresSourceReader:
-    """Connect to the source of the settings."""
+    """Connect to the source in the settings."""
     url = settings.source.url.get_secret_value()
     return PostgresSourceReader(Connection(url, application="venus verify", columns=ColumnChoice.of(settings)))

@@ -1,14 +1,14 @@
--- What verification reads: checksums by bucket, the keys behind a bucket, rows. Everything in one REPEATABLE READ
--- transaction. {braces} are filled in by verify.py.
+-- What verification reads, in one REPEATABLE READ transaction: checksums by bucket, the keys of a bucket, rows. verify.py
+-- fills in the {braces}.
 
 -- session --
--- A checksum over a million rows is no reason to compile anything, and is worth more memory than the default. A side that
--- has answered waits in its transaction for the other one, however long that takes.
+-- A checksum over a million rows needs no JIT, but more memory than the default. A side that has finished waits in its
+-- transaction for the other one, however long that takes.
 SET jit = off; SET work_mem = '64MB'; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0
 
 -- begin --
--- LOCK before the first query: TRUNCATE and rewriting ALTER TABLE are not MVCC-safe, and a table that was emptied
--- behind the snapshot would look empty without anything in the log. LOCK takes no snapshot.
+-- LOCK precedes the first query and takes no snapshot. TRUNCATE and rewriting ALTER TABLE are not MVCC-safe: a table
+-- truncated after the snapshot would look empty although its log is empty too.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 LOCK TABLE {relation} IN ACCESS SHARE MODE
 
@@ -25,7 +25,7 @@ SELECT k FROM (SELECT {key} AS k, row_number() OVER (ORDER BY {key}) AS n, count
  WHERE n = 1 OR n = last OR n % {rows} = 0 ORDER BY k
 
 -- sampled_cuts --
--- Of a large table: a share of its pages says well enough where to cut.
+-- For a large table: a sample of its pages is accurate enough.
 SELECT k FROM (SELECT k, row_number() OVER (ORDER BY k) AS n
                  FROM (SELECT {key} AS k FROM {relation} t TABLESAMPLE SYSTEM ({percent}) WHERE {where}) y) x
  WHERE n % {rows} = 0
@@ -47,7 +47,7 @@ SELECT {checksum}, {keys}, {forms} FROM {relation} t JOIN unnest({arrays}) AS v 
 COPY (SELECT {columns} FROM {relation} t WHERE {where}{limit}) TO STDOUT
 
 -- blocks --
--- The largest of the parts: every row of a partitioned table lies in some block of its partition.
+-- The number of blocks of the largest partition: every row is in some block of its partition.
 SELECT coalesce(max(pg_relation_size(x.oid)), 0) / current_setting('block_size')::int
   FROM (SELECT {relation_name}::regclass::oid UNION
         SELECT relid::oid FROM pg_partition_tree({relation_name}::regclass)) x (oid)
@@ -65,6 +65,6 @@ SELECT EXISTS (SELECT FROM {log} WHERE op IN ('T', 'X'))
 SELECT DISTINCT {names} FROM {log} l JOIN unnest({arrays}) AS v ({names}) ON {match}
 
 -- touch --
--- As if the application had changed these rows: the next cut reads them as they are.
+-- Logs these rows as if the application had changed them. The next cut reads them as they are.
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES ({table_id}))
 INSERT INTO {log} (op, {keys}) SELECT 'U', {values} FROM unnest({arrays}) AS v ({names})

@@ -1,4 +1,4 @@
-"""Whom a session waits for, as a sentence: nothing else tells at night who holds a lock, or since when."""
+"""Lock waits and the sessions that hold the locks, as text for messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.sessions import session_text
 
-#: What keeps a reader out; what capture waits for, with transactions that have written; what keeps out a new trigger.
+#: Modes that block readers; modes of transactions that capture waits for, writers included; modes that block CREATE
+#: TRIGGER.
 FROM_READERS = ("AccessExclusiveLock",)
 FROM_CAPTURE = ("RowExclusiveLock", "AccessExclusiveLock")
 FROM_TRIGGERS = (
@@ -19,32 +20,32 @@ FROM_TRIGGERS = (
 
 
 class Asked(Protocol):
-    """A session at either end."""
+    """A session at a source or a target."""
 
     def rows(self, text: str, params: Any = None) -> list[tuple[Any, ...]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Somebody waits for a lock on a table (empty: on a row), and for whom."""
+    """A lock on a table (empty: on a row) that sessions wait for, with its holder as text."""
 
     table: str
     holder: str
 
 
 def waits(session: Asked, sessions: str, seconds: float) -> list[Wait]:
-    """Return for whom sessions of these names (LIKE) have waited for so long."""
+    """Return the holders for which sessions with these names (LIKE) have waited at least this long."""
     return _told(session, session.rows(statement("waits", "waits"), {"sessions": sessions, "seconds": seconds}))
 
 
 def holders(session: Asked, tables: Iterable[int], modes: Sequence[str]) -> list[Wait]:
-    """Return who holds such a lock on one of these tables."""
+    """Return the holders of locks in these modes on one of these tables."""
     values = {"tables": list(tables), "modes": list(modes)}
     return _told(session, session.rows(statement("waits", "holders"), values))
 
 
 def _told(session: Asked, rows: Sequence[tuple[Any, ...]]) -> list[Wait]:
-    found = [Wait(table=table, holder=_holder(*who)) for table, *who in rows if who[0]]
+    found = [Wait(table=table, holder=_holder(*session_row)) for table, *session_row in rows if session_row[0]]
     if any(not row[1] for row in rows):
         table = next(row[0] for row in rows if not row[1])
         found += [Wait(table=table, holder=text) for text in _prepared(session)]

@@ -1,7 +1,7 @@
--- Who waits for a lock, and for whom. Only SELECTs; what belongs to other roles is shown to members of pg_read_all_stats.
+-- Lock waits and their holders: only SELECTs. Members of pg_read_all_stats see the sessions of other roles too.
 
 -- waits --
--- Which sessions of VENUS wait here, for what, and for whom; pid 0 = a prepared transaction, which no session has.
+-- The sessions of VENUS that wait, the relation, and the blocking session; pid 0 is a prepared transaction.
 SELECT coalesce(r.name, ''), b.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''),
        coalesce(to_char(a.xact_start, 'YYYY-MM-DD HH24:MI:SS'), ''), coalesce(a.state, ''), coalesce(a.query, '')
   FROM pg_stat_activity w
@@ -15,7 +15,7 @@ SELECT coalesce(r.name, ''), b.pid, coalesce(a.usename, ''), coalesce(a.applicat
  ORDER BY a.xact_start
 
 -- holders --
--- Who has a lock on one of these tables that keeps others out.
+-- The sessions that hold a lock in one of these modes on one of these tables.
 SELECT DISTINCT n.nspname || '.' || c.relname, coalesce(l.pid, 0), coalesce(a.usename, ''),
        coalesce(a.application_name, ''), coalesce(to_char(a.xact_start, 'YYYY-MM-DD HH24:MI:SS'), ''),
        coalesce(a.state, ''), coalesce(a.query, '')

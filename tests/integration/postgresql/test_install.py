@@ -85,7 +85,7 @@ def test_a_database_that_was_never_analyzed_has_no_figures(sql: Sql, source: Pos
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     sql("INSERT INTO item SELECT generate_series(1, 5000)")
     (size,) = [f.message for f in source.check(["*"], []) if f.where == "tables"]
-    assert size == "1 table, of whose rows the database has no figures before ANALYZE; `venus assess` estimates them"
+    assert size == "1 table; row counts are unknown before ANALYZE, but `venus assess` estimates them"
     sql("ANALYZE item")
     (size,) = [f.message for f in source.check(["*"], []) if f.where == "tables"]
     assert size == "1 table, about 5,000 rows; the largest is public.item with about 5,000"

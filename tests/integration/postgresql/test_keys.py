@@ -82,7 +82,7 @@ REFUSED = {
     "foreign": (
         "CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing;"
         "CREATE FOREIGN TABLE far (a int) SERVER nowhere",
-        "capture it where it lives",
+        "capture it at its own server",
     ),
 }
 
