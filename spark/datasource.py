@@ -11,9 +11,8 @@ from pyspark.sql.types import StructType
 
 from venus.errors import ConfigError
 from venus.spark.datasource_columns import spark_schema
-from venus.spark.datasource_options import STARTING_MISSING, Options, told
+from venus.spark.datasource_options import STARTING_MISSING, Options, find, told
 from venus.spark.datasource_read import FullDataReader, own_fields
-from venus.spark.datasource_table import find
 from venus.spark.streaming_rows import STREAM_FIELDS
 
 

@@ -21,8 +21,7 @@ from venus.model import TableSchema
 from venus.rpc.snapshots import Resume, Snapshots
 from venus.spark.datasource_bounds import Bounds
 from venus.spark.datasource_columns import Wanted
-from venus.spark.datasource_options import Options, told
-from venus.spark.datasource_table import Registered, registered
+from venus.spark.datasource_options import Options, Registered, registered, told
 from venus.wire import broker_pb2
 
 SEQUENCE = "_sequence"
@@ -59,7 +58,7 @@ class FullDataReader(DataSourceReader):
             return self._partitions()
 
     def _partitions(self) -> list[SplitPartition]:
-        from venus.spark.datasource_table import find
+        from venus.spark.datasource_options import find
 
         options = self._options
         table_id = find(options).table_id

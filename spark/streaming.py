@@ -26,12 +26,11 @@ from pyspark.sql.types import StructType
 from venus.errors import OffsetTrimmed, VenusError
 from venus.network import rows_identity
 from venus.network.rows_identity import RowsIdentity
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.snapshots import Snapshots
 from venus.spark.datasource_columns import Wanted
-from venus.spark.datasource_options import Options, told
+from venus.spark.datasource_options import Options, Registered, business_status, find, registered, told
 from venus.spark.datasource_read import SplitPartition, open_snapshot, split_chunks
-from venus.spark.datasource_table import Registered, business_status, find, registered
 from venus.spark.streaming_plan import Limit, Planner
 from venus.spark.streaming_rows import STREAM_FIELDS, OffsetPartition, change_batches, state_batch
 
@@ -188,7 +187,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {
             "from": FULL, "offset": snapshot.offset, "epoch": snapshot.epoch, "snapshot": snapshot.snapshot_id,
             "splits": splits,
-        } | said(self._plan().own(rows_wire.said_in(snapshot)))  # fmt: skip
+        } | said(self._plan().own(reports.said_in(snapshot)))  # fmt: skip
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Cut a micro-batch into pieces of about the same number of offsets."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from venus.errors import OtherRows, ProtocolError
 from venus.network.rows_identity import RowsIdentity, differing, told
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
 
@@ -103,7 +103,7 @@ class Planner:
         )
         try:
             opened = subscriber.open(offset, epoch, kept=self._committed if self._group else None)
-            self._identity = self._same(identity, rows_wire.said_in(opened))
+            self._identity = self._same(identity, reports.said_in(opened))
         except BaseException:
             subscriber.close()
             raise
@@ -168,7 +168,7 @@ class Planner:
             if self._concerns(schema.table_id):
                 self.versions[schema.table_id, schema.version] = schema.SerializeToString()
         self._read_to = increment.base_offset + increment.count
-        self._identity = self.own(rows_wire.said_in(increment)) or self._identity
+        self._identity = self.own(reports.said_in(increment)) or self._identity
         mark = Mark(
             end=self._read_to, rows=sum(t.count for t in own),
             nbytes=sum(len(t.record_ids) + len(t.rows) for t in own), cut_end=body.cut_end, epoch=increment.epoch,

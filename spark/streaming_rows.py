@@ -24,8 +24,7 @@ from venus.model import ChangeKind, TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc.subscriber import Subscriber
 from venus.spark.datasource_columns import Wanted
-from venus.spark.datasource_options import Options
-from venus.spark.datasource_table import Registered
+from venus.spark.datasource_options import Options, Registered
 from venus.wire import broker_pb2
 
 #: VENUS's own columns of a stream: the same as in a lake's history.

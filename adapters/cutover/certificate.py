@@ -5,14 +5,58 @@ The document is plain data, so that it can be kept at the target, written as JSO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from venus.adapters.cutover.hashing import TableHash
-from venus.adapters.cutover.leftout import left_out_lines
-from venus.adapters.targets.cutting import Counter, Reference, SchemaDifference
-from venus.model import counted
+import xxhash
+
+from venus.adapters.dialects.contract import UncapturedTable
+from venus.adapters.targets.cutting import Block, Counter, Reference, SchemaDifference
+from venus.codec.changes import TableChanges
+from venus.codec.columns import from_columns, to_columns
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.conditions import MATCHES
+from venus.errors import ConfigError
+from venus.model import TableSchema, counted
+from venus.suggest import nearest
+
+_MODULUS = 1 << 128
+
+
+@dataclass(slots=True)
+class TableHash:
+    """Grows by sections of rows."""
+
+    rows: int = 0
+    total: int = 0
+
+    def add(self, record_ids: Packed, rows: Packed) -> None:
+        """Add the messages of a section: record_id and row together are one."""
+        pairs = zip(record_ids.split(), rows.split(), strict=True)
+        digests = map(xxhash.xxh3_128_intdigest, (record_id + row for record_id, row in pairs))
+        self.total = (self.total + sum(digests)) % _MODULUS
+        self.rows += len(record_ids)
+
+    @property
+    def text(self) -> str:
+        """The hash as people and JSON have it."""
+        return f"{self.total:032x}"
+
+
+def laid_out(section: TableChanges, version: TableSchema, newest: TableSchema) -> tuple[Packed, Packed]:
+    """Return the rows of a section in this version as messages of the newest one.
+
+    Rows that were written before a column was added lack it; of rows that still have a dropped one, it is left out.
+    """
+    have, wanted = Layout.of(version), Layout.of(newest)
+    if have.numbers == wanted.numbers and have.key_count == wanted.key_count:
+        return section.record_ids, section.rows
+    values = dict(zip(have.numbers, to_columns(section.record_ids, section.rows, have), strict=True))
+    nothing = [None] * section.count
+    return from_columns([values.get(number, nothing) for number in wanted.numbers], wanted)
+
 
 HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
 
@@ -143,3 +187,59 @@ def _table_line(table: dict[str, Any]) -> str:
 def dangling(rows: int) -> str:
     """Say how many rows violate a foreign key."""
     return f"{counted(rows, 'row')} {'refers' if rows == 1 else 'refer'} to nothing"
+
+
+OPTION = "--leave-out"
+
+
+def choose_left_out(uncaptured: Iterable[UncapturedTable], names: Sequence[str]) -> list[UncapturedTable]:
+    """Return the tables that these names mean, with or without their namespace.
+
+    Raises ConfigError for a name that means none or several: what is captured is never left out.
+    """
+    uncaptured = list(uncaptured)
+    known = [table.name for table in uncaptured]
+    found = {}
+    for name in names:
+        meant = [t for t in uncaptured if name in (t.name, t.name.rpartition(".")[2])]
+        meant = [t for t in meant if t.name == name] or meant
+        if len(meant) > 1:
+            several = " or ".join(t.name for t in meant)
+            raise ConfigError(f"{OPTION} {name}: it matches more than one table: write {several}")
+        if not meant:
+            hint = f"not captured: {', '.join(known[:12])}" if known else "every table that matches is captured"
+            raise ConfigError(
+                f"{OPTION} {name}: no such table is left to capture{nearest(name, known, in_full=True)}", hint=hint
+            )
+        found[meant[0].name] = meant[0]
+    return list(found.values())
+
+
+def uncaptured_blocks(uncaptured: Iterable[UncapturedTable], left_out: Iterable[UncapturedTable]) -> list[Block]:
+    """Return a block for each table that is neither captured nor left out."""
+    names = {table.name for table in left_out}
+    return [_block(table) for table in uncaptured if table.name not in names]
+
+
+def _block(table: UncapturedTable) -> Block:
+    without = f"to go without it: {OPTION} {table.name}"
+    if table.obstacle:
+        what = f"{table.name} {MATCHES} cannot be captured: {table.obstacle}"
+        return Block(what=what, remedy=f"venus check says what to do, then venus install-triggers; {without}")
+    return Block(what=f"{table.name} {MATCHES} is not captured", remedy=f"venus install-triggers; {without}")
+
+
+def left_out_document(left_out: Iterable[UncapturedTable], released: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the tables for the certificate; `released`: those that were taken out of capture, with the reason."""
+    return [
+        *({"table": t.name, "reason": t.obstacle or "not captured"} for t in left_out),
+        *({"table": name, "reason": f"not captured any more ({why})"} for name, why in sorted(released.items())),
+    ]
+
+
+def left_out_lines(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the tables of a certificate for people; nothing if there are none."""
+    if not found:
+        return []
+    head = f"tables left out by the operator, neither captured nor compared: {len(found)}"
+    return ["", head, *(f"  ! {table['table']}: {table['reason']}" for table in found)]

@@ -55,7 +55,7 @@ class Readiness:
     released: dict[str, str] = field(default_factory=dict)
     #: Those of them that were dropped at the source.
     gone: frozenset[str] = frozenset()
-    #: The tables that the patterns choose and that are not captured; which of them may stay behind says leftout.py.
+    #: The tables that the patterns choose and that are not captured; which of them may stay behind says certificate.py.
     uncaptured: tuple[UncapturedTable, ...] = ()
     #: The tables that somebody has dropped at the target.
     missing: frozenset[str] = frozenset()

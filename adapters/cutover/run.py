@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from venus.adapters.cutover import certificate
-from venus.adapters.cutover.certificate import Compared, dangling
-from venus.adapters.cutover.comparing import Comparing
-from venus.adapters.cutover.leftout import choose_left_out, left_out_document, uncaptured_blocks
-from venus.adapters.cutover.legs import NotAtRest, Table, target_hash
+from venus.adapters.cutover.certificate import Compared, choose_left_out, dangling, left_out_document, uncaptured_blocks
+from venus.adapters.cutover.legs import Comparing, NotAtRest, Table, target_hash
 from venus.adapters.cutover.readiness import Readiness, absent, blocks, counters_of, look, moved, pending
 from venus.adapters.dialects.contract import Source, UncapturedTable
 from venus.adapters.dialects.registry import open_source

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from venus.errors import ConfigError
 from venus.model import TableSchema
 from venus.predicates.ranges import compiled
-from venus.predicates.syntax import parse
-from venus.predicates.terms import written
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused, parse, written
 from venus.suggest import nearest
 
 

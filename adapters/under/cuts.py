@@ -16,7 +16,7 @@ from venus.codec.batch import Batch, decode
 from venus.errors import ProtocolError
 from venus.model import ChangeKind
 from venus.network.rows_identity import RowsIdentity
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.wire import broker_pb2
 
 #: So many bytes of changes go into one target transaction together, and wait here: rows may be large. A cut that is
@@ -108,7 +108,7 @@ def piece_of(increment: broker_pb2.Increment) -> Piece:
         decided=increment.state == broker_pb2.COMMITTED,
         batch=batch,
         arrived_us=arrived_us,
-        rows=rows_wire.said_in(increment),
+        rows=reports.said_in(increment),
         nbytes=len(increment.body),
     )
 

@@ -22,11 +22,10 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, sleep_using_e
 from venus.adapters.dialects.contract import OwnLack, Source
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.dialects.urls import describe_database
-from venus.adapters.upper.chores import Chores
+from venus.adapters.upper.batching import Pace
+from venus.adapters.upper.chores import Chores, wait_for_grants
 from venus.adapters.upper.cutting import Cutter, Found
 from venus.adapters.upper.ingest import Connect, Ingest
-from venus.adapters.upper.pacing import Pace
-from venus.adapters.upper.refused import wait_for_grants
 from venus.adapters.upper.report import CaptureReport, FillReport, Reporter
 from venus.adapters.upper.session import Claim, Session, open_session
 from venus.config import Settings

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator
+from collections.abc import Sequence as Seq
 from contextlib import suppress
 from enum import Enum
 
@@ -18,14 +19,15 @@ from venus import cutlog
 from venus.adapters.dialects.contract import Cut, FillState, SnapshotLost, TableHalts
 from venus.adapters.upper.batching import Batcher
 from venus.adapters.upper.fills import Chunk
+from venus.adapters.upper.ingest import Ingest
 from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import Session
-from venus.adapters.upper.shipping import Shipment, Stopped
-from venus.codec.batch import Batch
+from venus.codec.batch import Batch, digest, encode
 from venus.codec.changes import TableChanges
 from venus.config import Capture as Limits
-from venus.errors import SourceError, VenusError
-from venus.model import BatchNo
+from venus.errors import SourceError, Unavailable, VenusError
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
+from venus.wire.broker_pb2 import Half
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +104,7 @@ class Cutter:
         return self._found
 
     def _persist(
-        self, cut: Cut, fills: Sequence[FillState], shipment: Shipment, steps: dict[str, int]
+        self, cut: Cut, fills: Seq[FillState], shipment: Shipment, steps: dict[str, int]
     ) -> tuple[list[Chunk], BatchNo]:
         """Have everything of a cut on the broker's disk, or take it back whatever stands in the way.
 
@@ -118,7 +120,7 @@ class Cutter:
             self._take_back(cut, shipment)
             raise
 
-    def _ship(self, cut: Cut, fills: Sequence[FillState], shipment: Shipment) -> list[Chunk]:
+    def _ship(self, cut: Cut, fills: Seq[FillState], shipment: Shipment) -> list[Chunk]:
         """Send all that the snapshot shows: the changes, then the next chunk of a fill, or several small tables."""
         session, limits = self._session, self._limits
         batcher = self._batcher(cut)
@@ -202,7 +204,7 @@ class Cutter:
         self._reporter.state("taking a smaller cut", error=error)
         return Found.NOTHING
 
-    def _committed(self, cut: Cut, shipment: Shipment, chunks: Sequence[Chunk], steps: dict[str, int]) -> None:
+    def _committed(self, cut: Cut, shipment: Shipment, chunks: Seq[Chunk], steps: dict[str, int]) -> None:
         records, session = shipment.records, self._session
         self._rereads = 0
         session.schemas.sent(session.schemas.unsent)
@@ -228,3 +230,66 @@ class Cutter:
                     facts={"batches": len(records), "rows": rows}, steps=steps,
                 )
             )  # fmt: skip
+
+
+#: A stop is noticed at least this often while the broker is slow.
+SLICE_S = 0.25
+
+
+class Stopped(Exception):
+    """Someone asked the adapter to stop in the middle of a cut."""
+
+
+class Shipment:
+    """What was sent of one cut."""
+
+    def __init__(self, producer: Ingest, stop: threading.Event, *, timeout_s: float) -> None:
+        self._producer = producer
+        self._stop = stop
+        self._timeout_s = timeout_s
+        self._offered = False
+        self.records: list[BatchRecord] = []
+
+    def send(self, batch: Batch, epoch: Epoch) -> None:
+        """Encode and queue one batch; blocks while the window is full."""
+        body = encode(batch)
+        record = BatchRecord(
+            batch_no=batch.batch_no,
+            epoch=epoch,
+            first_sequence=batch.first_sequence,
+            last_sequence=Sequence(batch.first_sequence + batch.count - 1),
+            digest=digest(body),
+        )
+        self.records.append(record)
+        half = Half(batch_no=record.batch_no, digest=record.digest, body=body)
+        self._patiently(lambda timeout_s: self._producer.send_half(half, timeout_s=timeout_s))
+        self._offered = True
+
+    def wait_persisted(self) -> None:
+        """Return when all of it is on the broker's disk; only then may the local transaction happen."""
+        last = self.records[-1].batch_no
+        self._patiently(lambda timeout_s: self._producer.wait_persisted(last, timeout_s))
+
+    def confirm(self) -> None:
+        """Say COMMIT: the local transaction is durable. Not waited for, the next cut's halves follow at once."""
+        last = self.records[-1]
+        self._producer.decide(last.batch_no, last.digest, Verdict.COMMIT, can_wait=True)
+
+    def retract(self) -> None:
+        """Say ROLLBACK: the local transaction never was, and never will be."""
+        if self._offered:
+            first = self.records[0]
+            self._producer.decide(first.batch_no, first.digest, Verdict.ROLLBACK)
+
+    def _patiently(self, attempt: Callable[[float], None]) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            if self._stop.is_set():
+                raise Stopped
+            try:
+                return attempt(SLICE_S)
+            except Unavailable:
+                # either this slice is over, or the stream broke: then asking anything raises what broke it
+                _ = self._producer.persisted_through
+                if time.monotonic() >= deadline:
+                    raise Unavailable(f"the broker took no half message for {self._timeout_s:g} s") from None

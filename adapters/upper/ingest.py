@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from venus.adapters.dialects.contract import SourceState
 from venus.conditions import AdapterCondition
 from venus.config import Settings
 from venus.model import Verdict
@@ -65,3 +67,19 @@ class Ingest(Protocol):
 
 
 Connect = Callable[[Settings], Ingest]
+
+
+logger = logging.getLogger(__name__)
+
+
+def pass_over(producer: Ingest, state: SourceState, committed: int, *, timeout_s: float) -> None:
+    """Tell a broker that has nothing after batch `committed` what the source has, and wait until it has gone on."""
+    if state.last_batch > committed:
+        logger.error(
+            "capture: the broker lacks batches %s to %s, after an unclean election or a promotion: "
+            "`venus verify --repair` ships their rows again",
+            committed + 1,
+            state.last_batch,
+        )
+    producer.pass_over(state.last_batch, state.next_sequence)
+    producer.wait_decided(max(state.last_batch, committed), timeout_s)

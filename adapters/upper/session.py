@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from venus.adapter_figures import AdapterFigures
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState, UncapturedTable
-from venus.adapters.upper import missing
+from venus.adapters.upper import ingest
 from venus.adapters.upper.fills import ACTIVE, Fills
 from venus.adapters.upper.ingest import Ingest
-from venus.adapters.upper.reviews import judge
-from venus.adapters.upper.schemas import Schemas
+from venus.adapters.upper.reviews import Schemas, judge
 from venus.conditions import NO_FIGURES, AdapterCondition, at_source, locked_at_source, uncaptured_at_source
 from venus.errors import Diverged, Fenced, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
@@ -208,7 +207,7 @@ def open_session(
     state = source.raise_epoch(Epoch(ack.epoch))
     committed = _resolve(source, producer, ack)
     if ack.in_doubt:
-        missing.pass_over(producer, state, committed, timeout_s=timeout_s)
+        ingest.pass_over(producer, state, committed, timeout_s=timeout_s)
     session = _positioned(source, producer, state, ack, max(committed, state.last_batch if ack.in_doubt else 0))
     session.include, session.exclude = include, exclude
     session.read_registry()

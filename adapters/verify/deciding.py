@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from venus.adapters.dialects.verifying import Subject
-from venus.adapters.verify.equality import differing, equal
 from venus.adapters.verify.findings import ColumnDifference, Difference, Fault, Kind
 from venus.adapters.verify.history import History, Known
-from venus.adapters.verify.rows import Row, inside_of, key_as_dict
+from venus.adapters.verify.rows import Row, differing, equal, inside_of, key_as_dict
 from venus.adapters.verify.tasks import Place, Suspect
 
 

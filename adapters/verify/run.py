@@ -33,7 +33,7 @@ from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
 from venus.network.labels import is_wanted
 from venus.predicates.ranges import compiled, same
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused
 from venus.rpc.address import broker_of
 from venus.rpc.admin import Admin
 from venus.suggest import nearest

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.verifying import AnotherTable, Reader, Slice
+from venus.adapters.dialects.forms import forms, key_forms
+from venus.adapters.dialects.verifying import AnotherTable, Reader, Slice, Subject
 from venus.adapters.running import LocalRunner
-from venus.adapters.verify.calibration import disagreement, fitting_rows
 from venus.adapters.verify.findings import TableResult, Undecided
 from venus.adapters.verify.options import (
     PUSHED_ROWS_PER_ROW,
@@ -23,10 +23,53 @@ from venus.adapters.verify.options import (
     RunnerFor,
     VerificationFailed,
 )
+from venus.adapters.verify.rows import Columns, checksums, columns_of
 from venus.adapters.verify.settling import Settling, undecided_rows
 from venus.adapters.verify.slices import by_range, range_slices, sample, whole_slice
 from venus.adapters.verify.tasks import Compared, Ends, Place, Suspect, Task, close_opened, compare_slice, opened
 from venus.errors import SourceError, TargetError, VenusError
+
+#: Rows that are tried.
+SAMPLE_ROWS = 300
+#: What the rows of a slice may weigh: where they are read, a slice of them is in memory.
+SLICE_BYTES = 32 << 20
+
+
+def fitting_rows(reader: Reader, subject: Subject) -> int:
+    """Return how many rows make a slice that may be held in memory."""
+    sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
+    rows, weight = sum(s.count for s in sections), sum(s.nbytes for s in sections)
+    return max(1, SLICE_BYTES * rows // weight) if weight else SLICE_BYTES
+
+
+def disagreement(reader: Reader, subject: Subject) -> str:
+    """Return why this reader's checksums cannot be used, empty if they can. Within a snapshot of the reader."""
+    schema = subject.schema
+    sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
+    if not sections:
+        return ""
+    columns = columns_of(sections[0], {schema.version: schema}, schema)
+    keys = key_forms(columns, schema)
+    try:
+        theirs = {key: (total, texts) for key, total, texts in reader.forms(subject, keys)}
+    except (SourceError, TargetError) as error:  # an old server may lack a function, a user the right to call it
+        reader.end()
+        reader.begin(subject)
+        return f"the checksums fail: {error}"
+    ours = checksums(columns, schema, subject.digest).tolist()
+    for n, key in enumerate(keys):
+        total, texts = theirs.get(key, (None, ()))
+        if total != ours[n]:
+            return _named(subject, columns, n, texts)
+    return ""
+
+
+def _named(subject: Subject, columns: Columns, row: int, texts: tuple[str, ...]) -> str:
+    for column, values, text in zip(subject.schema.wire_columns, columns, texts, strict=False):
+        if forms(column.type, [values[row]])[0] != text:
+            return f"column {column.name} is spelt differently there"
+    return "its keys are spelt differently there" if not texts else "its digest is another one"
+
 
 logger = logging.getLogger(__name__)
 

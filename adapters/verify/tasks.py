@@ -18,9 +18,8 @@ from enum import Enum
 from venus.adapters.dialects.verifying import Key, Reader, Slice, SourceReader, Subject, open_reader
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.verifying import Reached, TargetReader
-from venus.adapters.verify.equality import equal
 from venus.adapters.verify.full import FullData
-from venus.adapters.verify.rows import Row
+from venus.adapters.verify.rows import Row, equal
 from venus.adapters.verify.sides import PushedSide, ScannedSide, Side, found_rows
 from venus.config import Settings
 from venus.errors import VenusError

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
-from venus.adapters.assess.speed import parts
+from venus.adapters.assess.run import parts
 from venus.cli.demo.forecast import disk_of
 from venus.cli.demo.shop import build
 

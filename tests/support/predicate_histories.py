@@ -27,7 +27,7 @@ from venus.codec.packed import Packed
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.predicates.judging import Bools, Values, within
 from venus.predicates.ranges import Predicate, Range, compiled
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused
 
 Row = tuple[str | None, int | None, str | None]
 

@@ -24,8 +24,8 @@ from bench.venus_transmission import make_half
 from tests.support.brokers import settings, wait_for
 from venus.broker.service.process import start_in_thread
 from venus.errors import DigestMismatch, ProtocolError
-from venus.rpc.credit import cost
 from venus.rpc.sealed import seal, unseal
+from venus.rpc.squeeze import cost
 from venus.wire import broker_pb2
 
 

@@ -126,7 +126,7 @@ def token(
     as_json: JsonOption = False,
 ) -> int:
     """Create a token for a client without a certificate. It is shown once; the broker's file keeps only its hash."""
-    from venus.security.tokens import made
+    from venus.security.identify import made
 
     run = Invocation.of(ctx, config, as_json)
     if not role:

@@ -123,7 +123,7 @@ def package(
 
     Uses what is installed here. The nodes need the same Python (3.11) and no installation.
     """
-    from venus.spark.package import build_pex
+    from venus.spark.submit import build_pex
 
     run = Invocation.of(ctx, config, as_json)
     began = time.monotonic()

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from venus.adapters.running import Runner
     from venus.adapters.verify.findings import Result
-    from venus.adapters.verify.losses import Closing, Windows
     from venus.adapters.verify.options import Options, Progress, RunnerFor
-    from venus.adapters.verify.repair import Repaired
+    from venus.adapters.verify.repair import Closing, Repaired, Windows
     from venus.config import Settings
 
 Tables = Annotated[
@@ -239,7 +238,7 @@ def exit_code_of(result: Result, repaired: Repaired | None) -> int:
 
 def doubtful(run: Invocation, settings: Settings) -> Windows:
     """Return the unclean elections and promotions that may have lost something."""
-    from venus.adapters.verify.losses import Windows, open_windows
+    from venus.adapters.verify.repair import Windows, open_windows
 
     try:
         windows = open_windows(settings)
@@ -259,7 +258,7 @@ def closed(
     windows: Windows,
 ) -> Closing | None:
     """Close the windows that were open before the comparison, if it has shown that it may."""
-    from venus.adapters.verify.losses import close
+    from venus.adapters.verify.repair import close
 
     if not windows or repaired is None:
         return None

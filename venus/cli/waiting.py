@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from venus.alarm_rules import recognised
 from venus.cli.overview import broker_problems, nobody_captures
-from venus.flow.lanes import Lane
+from venus.flow.degradation import Lane
 
 if TYPE_CHECKING:
     from venus.cli.overview import BrokerView

@@ -8,8 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from venus.model import NAME_CHARS_MAX, PORT_MAX, is_address, is_name
-from venus.predicates.syntax import parse
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused, parse
 from venus.suggest import nearest
 
 #: In front of the name of a business, in a label.

@@ -9,12 +9,87 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from venus.flow.braking import Brake, Record
-from venus.flow.buckets import LeakyBucket, TokenBucket
-from venus.flow.degradation import Degradation
-from venus.flow.lanes import Lane
-from venus.flow.sharing import Sharing
-from venus.flow.slots import Slots
-from venus.flow.turns import Turns
+from venus.flow.degradation import Degradation, Lane
+from venus.flow.turns import Sharing, Turns
+
+
+@dataclass(slots=True)
+class Slots:
+    """At most `limit` at once."""
+
+    limit: int
+    used: int = 0
+
+    def enter(self) -> bool:
+        """Take a slot; False = there is none."""
+        if self.used >= self.limit:
+            return False
+        self.used += 1
+        return True
+
+    def leave(self) -> None:
+        """Give a slot back."""
+        assert self.used > 0, "left more often than entered"
+        self.used -= 1
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """So many tokens a second, and `burst` of them at once. A rate of 0 is no limit."""
+
+    rate: float
+    burst: float
+    level: float
+    at: float
+
+    @classmethod
+    def full(cls, rate: float, burst: float, now: float) -> TokenBucket:
+        """Return a bucket that has its whole burst."""
+        return cls(rate, burst, burst, now)
+
+    def wait_s(self, now: float) -> float:
+        """Return how long until nothing is owed; 0 = go on."""
+        if self.rate <= 0:
+            return 0.0
+        self._fill(now)
+        return -self.level / self.rate if self.level < 0 else 0.0
+
+    def take(self, n: float, now: float) -> float:
+        """Spend tokens, into debt if need be; return how long until nothing is owed."""
+        if self.rate <= 0:
+            return 0.0
+        self._fill(now)
+        self.level -= n
+        return -self.level / self.rate if self.level < 0 else 0.0
+
+    def overdrawn(self, now: float) -> bool:
+        """Whether a whole burst or more is owed: somebody does not wait as he was told."""
+        if self.rate <= 0:
+            return False
+        self._fill(now)
+        return self.level <= -self.burst
+
+    def _fill(self, now: float) -> None:
+        if now > self.at:
+            self.level = min(self.burst, self.level + (now - self.at) * self.rate)
+            self.at = now
+
+
+@dataclass(slots=True)
+class LeakyBucket:
+    """Lets through so many units a second, evenly; a rate of 0 is no limit."""
+
+    rate: float
+    _free_at: float = 0.0
+
+    def delay_s(self, n: float, now: float) -> float:
+        """Return how long to wait before `n` units may go; they are counted as gone."""
+        if self.rate <= 0:
+            return 0.0
+        begin = max(now, self._free_at)
+        self._free_at = begin + n / self.rate
+        return begin - now
+
 
 #: How long a producer pauses for full data that is behind by as much as is allowed, and while its lane is degraded.
 BEHIND_PAUSE_S = 0.1

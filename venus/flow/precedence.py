@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from venus.flow.small import SMALL_BYTES
+#: Bytes of half messages.
+SMALL_BYTES = 64 << 10
+
 
 #: Who has sent so much or less is small; older bytes count half after each of these seconds.
 HALF_LIFE_S = 1.0

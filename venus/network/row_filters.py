@@ -16,9 +16,7 @@ from typing import Any
 from venus.model import TableSchema
 from venus.network.labels import is_wanted
 from venus.predicates.ranges import Predicate, compiled, differing_column
-from venus.predicates.syntax import parse
-from venus.predicates.terms import written
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused, parse, written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

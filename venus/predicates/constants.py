@@ -15,8 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from venus.model import Column, Kind, OwnType, TableSchema
-from venus.predicates.terms import Constant, Form
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import Constant, Form, PredicateRefused
 from venus.suggest import nearest
 
 #: Oracle has no empty text: it is NULL there.

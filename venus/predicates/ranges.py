@@ -12,9 +12,7 @@ import xxhash
 
 from venus.model import Column, TableSchema
 from venus.predicates.constants import UNORDERED, Sort, Value, sort_of, value_of
-from venus.predicates.syntax import parse
-from venus.predicates.terms import Term, quoted
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused, Term, parse, quoted
 from venus.suggest import nearest
 
 
@@ -201,3 +199,33 @@ def differing_column(before: Predicate | None, after: Predicate | None) -> str:
     known = {r.column.name: r.column.number for r in before.ranges} if before else {}
     named = [r.column for r in after.ranges] if after else []
     return next((c.name for c in named if known.get(c.name, c.number) != c.number), "")
+
+
+def contains(wide: Predicate, narrow: Predicate) -> bool:
+    """Whether all that is inside `narrow` is inside `wide`; both are of one version of a table."""
+    known = {found.column.number: found for found in narrow.ranges}
+    return all(r.column.number in known and _is_within(r, known[r.column.number]) for r in wide.ranges)
+
+
+def _is_within(wide: Range, narrow: Range) -> bool:
+    if wide.null or narrow.null:
+        return wide.null and narrow.null
+    if wide.values is None and wide.low is None and wide.high is None:
+        return True  # everything but NULL
+    if narrow.values is not None:
+        return all(wide.holds(value.key) for value in narrow.values)
+    return wide.values is None and _is_above(wide.low, narrow.low) and _is_below(wide.high, narrow.high)
+
+
+def _is_above(wide: Bound | None, narrow: Bound | None) -> bool:
+    if wide is None or narrow is None:
+        return wide is None
+    same = narrow.value.key == wide.value.key and (wide.inclusive or not narrow.inclusive)
+    return bool(narrow.value.key > wide.value.key) or same
+
+
+def _is_below(wide: Bound | None, narrow: Bound | None) -> bool:
+    if wide is None or narrow is None:
+        return wide is None
+    same = narrow.value.key == wide.value.key and (wide.inclusive or not narrow.inclusive)
+    return bool(narrow.value.key < wide.value.key) or same

@@ -8,10 +8,120 @@ else is refused with its place in the text.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from enum import Enum
 
-from venus.predicates.terms import Constant, Form, Term
-from venus.predicates.words import PredicateRefused, Word, words_of
+from venus.errors import ConfigError
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<text>'(?:[^']|'')*') | (?P<bytes>[xX]'(?:[^']|'')*') | (?P<quoted>"(?:[^"]|"")+")
+        | (?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]))
+        | (?P<word>[^\W\d][\w$\#]*) | (?P<sign><=|>=|<>|!=|::|\|\||[-+*/%=<>(),.;^&|!~?:@\[\]{}])
+        | (?P<end>$) | (?P<odd>.)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class PredicateRefused(ConfigError):
+    """A predicate is not a conjunction of ranges, or does not fit its table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A piece of the text; `at` = its first character, from 1."""
+
+    sort: str
+    text: str
+    at: int
+
+    @property
+    def key(self) -> str:
+        """The text as a keyword or sign."""
+        return self.text.lower() if self.sort == "word" else self.text if self.sort == "sign" else ""
+
+
+def words_of(text: str) -> list[Word]:
+    """Return the words, behind them one of the sort `end`. Raises PredicateRefused."""
+    found: list[Word] = []
+    at = 0
+    while not found or found[-1].sort != "end":
+        match = _TOKEN.match(text, at)
+        assert match is not None
+        assert match.lastgroup is not None
+        word = Word(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup) + 1)
+        if word.sort == "odd":
+            what = "an unclosed quotation mark" if word.text in "'\"" else "not part of SQL"
+            raise PredicateRefused(f"character {word.at}: {word.text!r} is {what}")
+        found.append(word)
+        at = match.end()
+    return found
+
+
+class Form(Enum):
+    """How a constant is written."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    BOOL = "boolean"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value in the predicate."""
+
+    form: Form
+    value: str | Decimal | bool | bytes
+    at: int
+
+    @property
+    def sql(self) -> str:
+        """The constant as it is written."""
+        match self.value:
+            case bool():
+                return str(self.value).lower()
+            case bytes():
+                return f"x'{self.value.hex()}'"
+            case Decimal():
+                return f"{self.value:f}"
+            case _:
+                return "'" + self.value.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A range of one column. `sign`: a comparison, "in", "null" or "not null"."""
+
+    column: str
+    quoted: bool  # then the name is meant exactly as it is written
+    at: int
+    sign: str
+    values: tuple[Constant, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """The term in one way of writing it."""
+        name = quoted(self.column) if self.quoted else self.column.lower()
+        if self.sign in ("null", "not null"):
+            return f"{name} is {self.sign}"
+        if self.sign == "in":
+            return f"{name} in ({', '.join(v.sql for v in self.values)})"
+        return f"{name} {self.sign} {self.values[0].sql}"
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as SQL has it when it is meant exactly."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def written(terms: tuple[Term, ...]) -> str:
+    """Return the terms as text; the same for texts that differ in blanks and in the case of keywords only."""
+    return " and ".join(term.sql for term in terms)
+
 
 TEXT_CHARS_MAX = 10_000
 VALUES_MAX = 1000

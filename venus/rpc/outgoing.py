@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from venus.flow.small import SMALL_BYTES
+from venus.flow.precedence import SMALL_BYTES
 from venus.rpc.channel import FRAME_BYTES
 from venus.wire import broker_pb2
 

@@ -1,4 +1,4 @@
-"""How long a peer took, without the time in which this process itself stood still (venus/flow/stalls.py).
+"""How long a peer took, without the time in which this process itself stood still (venus/flow/breaker.py).
 
 A thread beats while somebody measures, and a moment longer, because most of those who measure do so all the time. What
 is measured all day beats slowly: each beat wakes an idle process.
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from venus.flow.stalls import Stalls
+from venus.flow.breaker import Stalls
 
 BEAT_S = 0.05
 #: The thread ends when nobody has begun to measure for so long; no connecting takes longer (channel.CONNECT_TIMEOUT_S).

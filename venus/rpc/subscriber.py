@@ -19,13 +19,12 @@ from venus.conditions import AdapterCondition
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.network.rows_identity import RowsIdentity
-from venus.rpc import limits, rows_wire
+from venus.rpc import limits, reports
 from venus.rpc.channel import KEEPALIVE_S
-from venus.rpc.credit import cost
 from venus.rpc.duplex import Duplex
 from venus.rpc.reports import encode
 from venus.rpc.sealed import subscribe
-from venus.rpc.squeeze import Unsqueezer, check_frame
+from venus.rpc.squeeze import Unsqueezer, check_frame, cost
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -105,7 +104,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         if kept is not None:
             self._open.kept = kept
         if rows is not None:
-            self._open.rows.CopyFrom(rows_wire.to_wire(rows))
+            self._open.rows.CopyFrom(reports.to_wire(rows))
             if rows_at is not None:
                 self._open.rows_at = rows_at
         self._open.table_ids.extend(table_ids)

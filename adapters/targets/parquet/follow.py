@@ -27,7 +27,7 @@ from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, OffsetTrimmed, VenusError
 from venus.network.rows_identity import RowsIdentity
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.stopwatch import Stopwatch
 from venus.rpc.subscriber import Subscriber
 
@@ -147,7 +147,7 @@ class _Following:
                     return True
                 raise self._target.diverged(error) from error
             self._circuit.record_session()
-            self._keep_rows(rows_wire.said_in(opened))
+            self._keep_rows(reports.said_in(opened))
             self._acknowledge()
             gathering = self._gathering()
             try:

@@ -18,7 +18,7 @@ from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges
 from venus.errors import ProtocolError
 from venus.model import TableSchema
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.wire import broker_pb2
 
 #: So many bytes of rows wait in memory for their row groups, of all tables together.
@@ -71,7 +71,7 @@ class Gathering:
         manifest.rows_other += increment.count - batch.count  # an increment without changes takes one offset
         manifest.offset = increment.base_offset + increment.count
         manifest.epoch = increment.epoch
-        manifest.rows = rows_wire.said_in(increment) or manifest.rows
+        manifest.rows = reports.said_in(increment) or manifest.rows
         manifest.sequence = max(manifest.sequence, batch.first_sequence + batch.count - 1)
         manifest.captured_at_us = batch.captured_at_us or manifest.captured_at_us
         manifest.committed_at_us = increment.committed_at_us or manifest.committed_at_us

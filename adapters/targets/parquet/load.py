@@ -22,7 +22,7 @@ from venus.adapters.targets.parquet.states import SPLITS_PER_WORKER, StateLoad, 
 from venus.codec.chunk import Totals
 from venus.errors import Diverged, OffsetTrimmed, SnapshotExpired, TargetError, Unavailable, VenusError
 from venus.network.rows_identity import differing
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -88,7 +88,7 @@ def _is_only_trimmed(target: LakeTarget, snapshots: Snapshots, manifest: Manifes
     if not isinstance(error, OffsetTrimmed):
         return False
     snapshot = snapshots.open(target.business, holder=f"load of {target.group}")
-    there = rows_wire.said_in(snapshot)
+    there = reports.said_in(snapshot)
     snapshots.close(snapshot.snapshot_id)
     return manifest.rows is None or there is None or not differing(manifest.rows, there)
 
@@ -140,7 +140,7 @@ def _finish(
         Manifest(
             group=target.group, offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
             counted_from=snapshot.offset, applied_at_us=time.time_ns() // 1000, tables=tables, schemas=load.schemas,
-            rows=rows_wire.said_in(snapshot),
+            rows=reports.said_in(snapshot),
         ),
         [],
     )  # fmt: skip
@@ -150,7 +150,7 @@ def _finish(
 def register(target: LakeTarget, snapshot: broker_pb2.Snapshot) -> None:
     """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
     with Subscriber(target.broker, target.business, target.group, credit_bytes=CREDIT_BYTES) as subscriber:
-        subscriber.open(snapshot.offset, 0, rows=rows_wire.said_in(snapshot))
+        subscriber.open(snapshot.offset, 0, rows=reports.said_in(snapshot))
         subscriber.acknowledge(snapshot.offset)
 
 

@@ -33,7 +33,7 @@ from venus.adapters.targets.parquet.net import (
 from venus.adapters.targets.parquet.states import SPLITS_PER_WORKER, StateLoad
 from venus.codec.arrowrows import Shape
 from venus.errors import Unavailable
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
@@ -165,7 +165,7 @@ def read_again(target: LakeTarget, manifest: Manifest, table_id: int, why: str, 
     with Snapshots(target.broker) as snapshots:
         splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
         snapshot = _snapshot_behind(snapshots, target, table, splits)
-        rows_wire.check_table(snapshot, manifest.rows, table_id)
+        reports.check_table(snapshot, manifest.rows, table_id)
         load = StateLoad(target, snapshot, {table_id: texts})
         fresh = load.tables()[table_id]
         load.run(fresh, lambda _: None)

@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.targets.playing import Stage
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import INT, Change, column, items, put, refers, section, table, wait_for
-from venus.adapters.cutover.hashing import TableHash
+from venus.adapters.cutover.certificate import TableHash
 from venus.adapters.cutover.run import Wish, cutover, undo
 from venus.adapters.dialects.contract import Numbering
 from venus.adapters.targets.contract import WITHOUT

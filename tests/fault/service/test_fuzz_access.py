@@ -27,8 +27,8 @@ from venus.rpc.admin import Admin
 from venus.rpc.channel import open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.producer import Producer
+from venus.security.identify import made
 from venus.security.roles import CALLS
-from venus.security.tokens import made
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 

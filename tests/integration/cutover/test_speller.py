@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.feed import query
-from venus.adapters.cutover.hashing import TableHash
+from venus.adapters.cutover.certificate import TableHash
 from venus.adapters.targets.postgresql.cutover.reading import PostgresSpeller, read_rows
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.session import Session

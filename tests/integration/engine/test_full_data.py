@@ -26,7 +26,7 @@ from venus.broker.snapshot.step import Step
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
-from venus.flow.small import SMALL_BYTES
+from venus.flow.precedence import SMALL_BYTES
 from venus.model import ChangeKind
 
 DAY_S = 86_400.0

@@ -15,7 +15,7 @@ from tests.support.predicates import SAMPLES, SCHEMA, packed, random_predicate, 
 from venus.codec.filtering import inside_of
 from venus.codec.packed import Packed
 from venus.predicates.ranges import compiled
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused
 
 pytestmark = pytest.mark.integration
 

@@ -31,8 +31,8 @@ from venus.rpc.producer import Producer
 from venus.rpc.sealed import seal
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
+from venus.security.identify import made
 from venus.security.roles import CALLS, Call
-from venus.security.tokens import made
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration

@@ -21,7 +21,7 @@ from venus.rpc.address import NONE, Address, Proof
 from venus.rpc.admin import Admin
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
-from venus.security.counting import SILENT_S
+from venus.security.audit import SILENT_S
 
 pytestmark = pytest.mark.integration
 
@@ -225,9 +225,9 @@ def test_half_a_renewal_is_not_used(secure: RunningBroker, authority: Authority)
 def test_connections_that_prove_nothing_are_counted(
     secure: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import venus.security.counting
+    import venus.security.audit
 
-    monkeypatch.setattr(venus.security.counting, "SILENT_S", 1.0)
+    monkeypatch.setattr(venus.security.audit, "SILENT_S", 1.0)
     assert SILENT_S > 10
     for _ in range(7):
         with pytest.raises(Untrusted):

@@ -15,7 +15,7 @@ from tests.support.brokers import wait_for
 from tests.support.certificates import Authority, get, serial, token_file
 from venus.broker.service.process import RunningBroker
 from venus.rpc.address import Proof
-from venus.security.tokens import made
+from venus.security.identify import made
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from venus.broker.pipeline.producers import Producers
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.unsaved import Unsaved
 from venus.errors import Overloaded, StoreFull, Unavailable, VenusError
-from venus.flow.small import SMALL_BYTES
+from venus.flow.precedence import SMALL_BYTES
 from venus.flow.turns import START_BYTES
 from venus.model import Verdict
 from venus.rpc.channel import FRAME_BYTES

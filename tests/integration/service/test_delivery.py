@@ -22,9 +22,9 @@ from venus.broker.service.process import RunningBroker
 from venus.broker.service.turnstile import Turnstile
 from venus.errors import DigestMismatch, Diverged, OffsetDiverged, ProtocolError, Unavailable
 from venus.rpc.channel import open_channel
-from venus.rpc.credit import cost
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import subscribe
+from venus.rpc.squeeze import cost
 from venus.rpc.subscriber import ACKNOWLEDGE_EVERY_S, STARVED_S, Subscriber
 from venus.wire import broker_pb2, change_pb2
 

@@ -20,7 +20,7 @@ from venus.broker.service import shared_frames
 from venus.broker.service.process import RunningBroker
 from venus.rpc import sealed
 from venus.rpc.channel import open_channel
-from venus.rpc.credit import cost
+from venus.rpc.squeeze import cost
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration

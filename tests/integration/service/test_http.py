@@ -23,7 +23,7 @@ from venus.broker.service.process import RunningBroker
 from venus.broker.service.service_status import Health
 from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import ProtocolError, Unavailable
-from venus.flow.lanes import THREADS, Lane
+from venus.flow.degradation import THREADS, Lane
 from venus.rpc.producer import Producer
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber

@@ -21,7 +21,7 @@ from venus.errors import ConfigError
 from venus.rpc.admin import Admin
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.rpc.subscriber import Subscriber
-from venus.spark import datasource_table
+from venus.spark import datasource_options
 from venus.spark.datasource_options import Options
 from venus.wire import broker_pb2
 
@@ -90,5 +90,5 @@ def test_an_older_client_and_one_that_knows_names_are_answered(crowded: RunningB
 
     options = Options(address=crowded.address, business=BUSINESS, table=f"{name}?")
     with pytest.raises(ConfigError, match=r"no table is called") as caught:
-        datasource_table.find(options)
+        datasource_options.find(options)
     assert caught.value.hint.startswith("there are: ")

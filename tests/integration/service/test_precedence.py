@@ -17,7 +17,7 @@ from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot.scrub import Scrub
 from venus.config import Limits
 from venus.flow import precedence
-from venus.flow.small import SMALL_BYTES
+from venus.flow.precedence import SMALL_BYTES
 from venus.rpc.producer import Producer
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from venus.spark.package import build_pex
+from venus.spark.submit import build_pex
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -15,9 +15,8 @@ from tests.support.proxy import Proxy
 from venus.codec.arrowrows import Shape
 from venus.errors import OffsetTrimmed, SnapshotExpired, Unavailable
 from venus.spark.datasource_columns import Wanted
-from venus.spark.datasource_options import Options
+from venus.spark.datasource_options import Options, Registered, registered
 from venus.spark.datasource_read import OWN_FIELDS, SEQUENCE, SplitPartition, open_snapshot, split_batches
-from venus.spark.datasource_table import Registered, registered
 from venus.spark.streaming_rows import STREAM_FIELDS, OffsetPartition, change_batches
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.fault]

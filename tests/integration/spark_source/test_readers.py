@@ -16,11 +16,11 @@ from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put, wait_for
 from tests.support.real_broker import RealBroker
 from venus.errors import OffsetTrimmed
-from venus.spark import datasource_table
+from venus.spark import datasource_options
 from venus.spark.datasource import VenusSource
 from venus.spark.datasource_options import Options
 from venus.spark.streaming import LOOKS_MAX, ChangesReader
-from venus.spark.streaming_ranges import RangesReader
+from venus.spark.streaming_apply import RangesReader
 from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -199,7 +199,7 @@ def looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> li
     wait_for(lambda: business_status(broker.address).log_start > 0, "the trimming")
 
     def look(options: Options) -> broker_pb2.BusinessStatus:
-        status = datasource_table.business_status(options)
+        status = datasource_options.business_status(options)
         if len(found) < stale:
             status.log_start = 0
         found.append(status.log_start)

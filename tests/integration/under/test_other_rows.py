@@ -30,7 +30,7 @@ from venus.config import Settings
 from venus.errors import OffsetTrimmed, OtherRows, Unavailable
 from venus.migrations.names import VERSION_TABLE
 from venus.network.rows_identity import RowsIdentity
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.admin import Admin
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, mirror_pb2
@@ -62,7 +62,7 @@ def follow_once(settings: Settings) -> None:
 def said(address: str, offset: int, rows: RowsIdentity | None = None) -> RowsIdentity | None:
     """Return which rows a set says it has at an offset, to somebody who brings others."""
     with Subscriber(address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
-        return rows_wire.said_in(subscriber.open(offset, 0, rows=rows))
+        return reports.said_in(subscriber.open(offset, 0, rows=rows))
 
 
 def test_a_target_takes_nothing_of_a_set_with_other_rows(
@@ -261,7 +261,7 @@ def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_
     tandem.stop()
     access = start("access", upper, level=2, listen=f"127.0.0.1:{port}")
     with Subscriber(access.address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
-        before = rows_wire.said_in(subscriber.open(end, 0))
+        before = reports.said_in(subscriber.open(end, 0))
         assert before is not None
         assert before.tables[0].rows == "label = 'EU'"
         elsewhere = start("tandem", real.address, tier="tandem", where=US)

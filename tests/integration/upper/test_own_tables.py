@@ -16,7 +16,7 @@ from tests.integration.upper.test_real_sources import Running, running
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.support.brokers import business_status, wait_for
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.upper import refused
+from venus.adapters.upper import chores
 from venus.alarm_rules import recognised
 from venus.broker.service.process import RunningBroker
 from venus.cli.probes import look
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused, "LOOK_S", 0.2)
+    monkeypatch.setattr(chores, "LOOK_S", 0.2)
 
 
 def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> None:

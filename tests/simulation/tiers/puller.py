@@ -23,7 +23,7 @@ from venus.broker.mirrors.whom import Whom
 from venus.codec.chunk import Sealed, decode_chunk
 from venus.errors import OffsetDiverged, OffsetTrimmed, OtherRows, SnapshotExpired, Unavailable, VenusError
 from venus.network.row_filters import RowFilter
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2
 
@@ -269,7 +269,7 @@ class SimulatedPuller:
         self.host.soon(ANSWERED_S, self._answer, ticket, None, Unavailable("no answer"))
         wanted = broker_pb2.Open(
             business=BUSINESS, group=above.group, offset=call.offset, epoch=call.epoch, only=self.only,
-            where=filter_wire.to_wire(call.where), rows=rows_wire.to_wire(call.rows) if call.rows else None,
+            where=filter_wire.to_wire(call.where), rows=reports.to_wire(call.rows) if call.rows else None,
         )  # fmt: skip
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
 

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from venus.adapters.assess.script import exclusion, is_statement, script
+from venus.adapters.assess.report import exclusion, is_statement, script
 from venus.model import Finding
 
 

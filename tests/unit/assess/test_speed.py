@@ -7,7 +7,7 @@ from itertools import accumulate, chain, repeat
 
 import pytest
 
-from venus.adapters.assess.speed import PARTS, REFERENCE_S, speed
+from venus.adapters.assess.run import PARTS, REFERENCE_S, speed
 
 
 def clock(*took_s: float) -> Callable[[], float]:

@@ -14,7 +14,7 @@ from venus.broker.service import reviews, traffic_watch
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.traffic_watch import LOOK_S, LOOKS, QUIET_CPU_PERCENT, QUIET_LOOK_S, TrafficWatch
 from venus.config import Broker, Degrade
-from venus.flow.lanes import Lane
+from venus.flow.degradation import Lane
 from venus.wire import broker_pb2
 
 

@@ -14,9 +14,8 @@ from venus.broker.queue.reader import ReadResult
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.shared_frames import SharedFrame, SharedFrames, Wanted, bytes_max_for, encode
 from venus.errors import Unavailable
-from venus.rpc.credit import cost
 from venus.rpc.sealed import unseal
-from venus.rpc.squeeze import LARGE_BYTES
+from venus.rpc.squeeze import LARGE_BYTES, cost
 from venus.wire import broker_pb2
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.broker.test_quiet import Sleeps, ended, reviewing
 from venus.broker.service import reviews, traffic_watch
 from venus.broker.service.traffic_watch import LOOKS, TrafficWatch
-from venus.flow.lanes import Lane
+from venus.flow.degradation import Lane
 
 
 class FailsOnce:

@@ -15,8 +15,7 @@ from venus.broker.service.traffic import Traffic
 from venus.broker.service.unsaved import Unsaved
 from venus.config import Broker
 from venus.flow.precedence import Precedence
-from venus.flow.sharing import Sharing
-from venus.flow.turns import Turns
+from venus.flow.turns import Sharing, Turns
 
 MIB = 1 << 20
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from venus.adapters.cutover.certificate import Compared
-from venus.adapters.cutover.hashing import TableHash, laid_out
+from venus.adapters.cutover.certificate import Compared, TableHash, laid_out
 from venus.adapters.cutover.legs import NotAtRest, Table, source_hash
 from venus.adapters.cutover.readiness import Readiness, SourceTable, absent, blocks, concerning, moved, pending
 from venus.adapters.dialects.contract import Cut, FillState

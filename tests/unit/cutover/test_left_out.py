@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.adapters.cutover import certificate
-from venus.adapters.cutover.leftout import choose_left_out, left_out_document, uncaptured_blocks
+from venus.adapters.cutover.certificate import choose_left_out, left_out_document, uncaptured_blocks
 from venus.adapters.cutover.readiness import concerning
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.conditions import AdapterCondition, at_source, problems, uncaptured_at_source

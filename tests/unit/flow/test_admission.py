@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.admission import PAUSE_MAX_S, Admission, Limits, Verdict
+from venus.flow.admission import PAUSE_MAX_S, Admission, Limits, Slots, Verdict
 from venus.flow.braking import RELEASED_S, Brake, Record
-from venus.flow.degradation import Degradation, Watermark
-from venus.flow.lanes import Lane
-from venus.flow.sharing import LEAST_BYTES, Sharing
-from venus.flow.slots import Slots
+from venus.flow.degradation import Degradation, Lane, Watermark
+from venus.flow.turns import LEAST_BYTES, Sharing
 
 MIB = 1 << 20
 LAG = Watermark(resource="lag", high=1, low=1, sustain_s=0, deepest=Lane.HALVES)
@@ -140,7 +138,7 @@ def test_a_line_that_is_long_by_itself_is_not_taken_for_a_queue() -> None:
 
 def test_names_for_which_nothing_is_stored_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever may ship for any business may say another name each time, with a half message that is refused."""
-    monkeypatch.setattr("venus.flow.sharing.BUSINESSES_MAX", 10)
+    monkeypatch.setattr("venus.flow.turns.BUSINESSES_MAX", 10)
     held = Sharing(30 * MIB, 0.1)
     held.add("main", MIB)
     for n in range(1000):

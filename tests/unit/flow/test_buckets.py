@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.buckets import LeakyBucket, TokenBucket
+from venus.flow.admission import LeakyBucket, TokenBucket
 
 STEPS = st.lists(st.tuples(st.floats(0, 5), st.integers(1, 500)), min_size=1, max_size=80)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.degradation import Degradation, Watermark
-from venus.flow.lanes import Lane
+from venus.flow.degradation import Degradation, Lane, Watermark
 
 CPU = Watermark(resource="CPU", high=90, low=70, sustain_s=60, deepest=Lane.DETAILS, unit=" %")
 LAG = Watermark(resource="lag", high=150, low=50, sustain_s=5, deepest=Lane.HALVES, unit=" ms")

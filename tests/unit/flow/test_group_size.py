@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.group_size import GroupSize
+from venus.flow.fair_queue import GroupSize
 
 KIB = 1 << 10
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from venus.flow.health import Health, Rule
+from venus.flow.degradation import Health, Rule
 
 CRASH = Rule(fact="crash", limit=1, text="ended without a stop")
 CPU = Rule(fact="cpu", limit=95, text="the machine's CPU is at {value:.0f} %, {limit:.0f} % is the limit", sustain_s=60)

@@ -17,9 +17,9 @@ from venus.flow.precedence import (
     SHARE_FOR_QUIET,
     SHARE_LEAST,
     SHARE_MOST,
+    SMALL_BYTES,
     Precedence,
 )
-from venus.flow.small import SMALL_BYTES
 
 GOAL_S = 0.05
 LARGE = "flood"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from venus.flow.stalls import KEPT, Stalls
+from venus.flow.breaker import KEPT, Stalls
 
 
 def beaten(*beats: float) -> Stalls:

@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.small import SMALL_BYTES
+from venus.flow.precedence import SMALL_BYTES
 from venus.flow.turns import START_BYTES, Turn, Turns
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.predicate_histories import SCHEMA, predicate_of, random_text, where
 from venus.network.row_filters import RowFilter, at_cut, configured, decode, fitted, same
-from venus.predicates.containing import contains
+from venus.predicates.ranges import contains
 
 (EU,) = configured({"t": "region = 'EU'"})
 

@@ -24,9 +24,7 @@ from venus.codec.stored import HEAD_BYTES, StoredRows, heads_of
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.predicates.judging import within
 from venus.predicates.ranges import Predicate, compiled
-from venus.predicates.syntax import parse
-from venus.predicates.terms import Term
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused, Term, parse
 
 #: Compared by SQLite as by us: integers, and text by its bytes.
 _ALIKE = tuple(s for s in SAMPLES if s.name in ("region", "number", "mark", "day", "clock"))

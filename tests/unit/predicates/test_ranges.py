@@ -8,9 +8,7 @@ import pytest
 
 from tests.support.predicates import SCHEMA, random_predicate
 from venus.predicates.ranges import compiled, same
-from venus.predicates.syntax import parse
-from venus.predicates.terms import written
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused, parse, written
 
 
 @pytest.mark.parametrize(

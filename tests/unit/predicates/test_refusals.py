@@ -7,8 +7,7 @@ import pytest
 from tests.support.predicates import SCHEMA
 from venus.model import Column, Kind, LogicalType, OwnType, TableSchema
 from venus.predicates.ranges import compiled
-from venus.predicates.syntax import TEXT_CHARS_MAX, VALUES_MAX
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import TEXT_CHARS_MAX, VALUES_MAX, PredicateRefused
 
 STRANGE = TableSchema(
     table_id=2, version=1, namespace="public", name="odd", source_dialect="oracle", key=("ID",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from venus.flow.small import SMALL_BYTES
+from venus.flow.precedence import SMALL_BYTES
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.outgoing import OVERHEAD_BYTES, Outgoing
 from venus.wire import broker_pb2

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.rpc.test_errors import Failure
 from venus.errors import Unavailable
-from venus.flow.stalls import Stalls
+from venus.flow.breaker import Stalls
 from venus.rpc import brokers, connection, stopwatch
 from venus.rpc.brokers import PROBE_EVERY_S, Brokers
 from venus.rpc.channel import CONNECT_TIMEOUT_S

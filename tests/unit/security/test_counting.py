@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from venus.security import counting
-from venus.security.counting import KNOWN_MAX, PENDING_MAX, REPEATED_S, SILENT_S, Refusals
+from venus.security import audit
+from venus.security.audit import KNOWN_MAX, PENDING_MAX, REPEATED_S, SILENT_S, Refusals
 
 
 class Clock:
@@ -48,4 +48,4 @@ def test_counters_have_a_limit_of_memory() -> None:
 
     assert refusals.counts()[1] == 10
     assert max(len(refusals._known), len(refusals._told)) <= KNOWN_MAX
-    assert len(refusals._pending) <= counting.PENDING_MAX
+    assert len(refusals._pending) <= audit.PENDING_MAX

@@ -12,8 +12,7 @@ from venus.cli.app import run
 from venus.cli.spark import option_words
 from venus.config import Settings
 from venus.errors import ConfigError
-from venus.spark.package import build_pex
-from venus.spark.submit import submission
+from venus.spark.submit import build_pex, submission
 
 
 def settings(**spark: object) -> Settings:

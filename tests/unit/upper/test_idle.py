@@ -11,7 +11,7 @@ from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase
 from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Run
 from venus.adapters.upper import chores
-from venus.adapters.upper.pacing import Pace
+from venus.adapters.upper.batching import Pace
 from venus.errors import SourceError
 
 T1 = 2

@@ -1,6 +1,6 @@
 """The poll interval."""
 
-from venus.adapters.upper.pacing import RECENT_S, Pace
+from venus.adapters.upper.batching import RECENT_S, Pace
 
 
 def test_an_idle_source_is_asked_less_and_less() -> None:

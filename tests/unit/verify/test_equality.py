@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.verify.equality import differing, equal, same
+from venus.adapters.verify.rows import differing, equal, same
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 

@@ -10,9 +10,8 @@ from venus.model import TableSchema
 from venus.network.labels import is_wanted
 from venus.network.row_filters import RowFilter
 from venus.network.topology import BrokerSet, Tier, hop_problems, label_problems
-from venus.predicates.containing import contains
-from venus.predicates.ranges import compiled
-from venus.predicates.words import PredicateRefused
+from venus.predicates.ranges import compiled, contains
+from venus.predicates.syntax import PredicateRefused
 from venus.wire import broker_pb2
 
 V = TypeVar("V")

@@ -48,7 +48,7 @@ from venus.errors import (
 from venus.network import row_filters
 from venus.network.row_filters import RowFilter
 from venus.network.rows_identity import differing
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.wire import broker_pb2
 
 #: So many groups of batches are on their way to the disk.
@@ -225,7 +225,7 @@ class Pulling:
 
     def _other_rows(self, business: Business, snapshot: broker_pb2.Snapshot) -> str:
         """Return that the sets above choose other rows now than those that are here, or an empty string."""
-        here, there = self._core.subscriptions.rows.at(business, snapshot.offset), rows_wire.said_in(snapshot)
+        here, there = self._core.subscriptions.rows.at(business, snapshot.offset), reports.said_in(snapshot)
         if here is None or there is None or not differing(here, there):
             return ""
         return f"set {there.set} has other rows than those that are here"

@@ -27,10 +27,8 @@ from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
 from venus.errors import SlowRequest, VenusError
-from venus.flow.fair_queue import FairQueue
-from venus.flow.group_size import GroupSize
-from venus.flow.precedence import Precedence
-from venus.flow.small import SMALL_BYTES
+from venus.flow.fair_queue import FairQueue, GroupSize
+from venus.flow.precedence import SMALL_BYTES, Precedence
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ T = TypeVar("T")
 GROUP_BYTES_MAX = 8 << 20
 GROUP_COMMANDS_MAX = 1024
 #: The same while several businesses write: a small one waits for the group before its own. How much in between is
-#: measured (flow/group_size.py). Those that are small go without the larger ones, every second time at most.
+#: measured (flow/fair_queue.py). Those that are small go without the larger ones, every second time at most.
 SHARED_GROUP_BYTES = (256 << 10, 2 << 20)
 #: While large work rests for small commits, groups may be as small as this.
 RESTING_GROUP_BYTES = 128 << 10

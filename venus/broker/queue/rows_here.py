@@ -22,7 +22,7 @@ from venus.errors import OffsetTrimmed, OtherRows
 from venus.model import TableSchema
 from venus.network.rows_identity import Levels, RowsIdentity, TableRows, differing, tables_of, told
 from venus.network.topology import PULLS_AS
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.wire import broker_pb2
 
 
@@ -70,12 +70,12 @@ class RowsHere:
             opened.levels.CopyFrom(filter_wire.levels_to_wire(levels))
         choice = Choice(wanted.only, filter_wire.from_wire(wanted.where))
         here = self._for(business, offset, levels, choice)
-        opened.rows.CopyFrom(rows_wire.to_wire(here))
+        opened.rows.CopyFrom(reports.to_wire(here))
         if not wanted.HasField("rows"):
             return
         if wanted.HasField("rows_at"):
             here = self._for(business, wanted.rows_at, levels, choice)
-        brought = rows_wire.from_wire(wanted.rows)
+        brought = reports.from_wire(wanted.rows)
         only = choice.ids(business) or set(wanted.table_ids) or None
         if differ := differing(brought, here, only):
             raise self._other(business, offset, brought, told(differ, brought, here))
@@ -107,7 +107,7 @@ class RowsHere:
             return
         behind = points.at(increment.base_offset + increment.count)
         if points.at(increment.base_offset) != behind:
-            increment.rows.CopyFrom(rows_wire.to_wire(RowsIdentity(set=self.name, tables=behind)))
+            increment.rows.CopyFrom(reports.to_wire(RowsIdentity(set=self.name, tables=behind)))
 
     def forget(self, business: Business) -> None:
         """Look again: what the set above has said is another thing now."""

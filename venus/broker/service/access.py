@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from venus.errors import Denied, Unproven, VenusError
-from venus.security.audit import Audit
-from venus.security.counting import Refusals
+from venus.security.audit import Audit, Refusals
 from venus.security.identify import bearer, token_in
 from venus.security.roles import NOBODY, PAGES, Call, Identity, admits, covers, missing
 

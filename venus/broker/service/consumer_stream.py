@@ -28,9 +28,8 @@ from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.flow.windows import Window
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
-from venus.rpc.credit import Credit, cost
 from venus.rpc.sealed import Presealed, checked
-from venus.rpc.squeeze import Squeezer, is_large
+from venus.rpc.squeeze import Credit, Squeezer, cost, is_large
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from venus.broker.service.metrics import registry
 from venus.broker.service.recent_health import Look, RecentHealth
 from venus.broker.service.service_status import Health, ServiceStatus
 from venus.errors import ConfigError, Unproven, VenusError
-from venus.security.handshake import HttpContext
+from venus.security.files import HttpContext
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 #: Nothing is loaded from anywhere else, nothing in the page itself is code, and no other page may frame it.

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 
-from venus.flow.lanes import THREADS, Lane
+from venus.flow.degradation import THREADS, Lane
 
 __all__ = ["Lane", "LoopBridge"]
 

@@ -45,7 +45,7 @@ from venus.errors import Fenced, VenusError
 from venus.rpc import event_loop
 from venus.rpc.address import broker_of
 from venus.security import audit, listening
-from venus.security.counting import Refusals
+from venus.security.audit import Refusals
 from venus.stop_signals import stop_signals
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from venus.broker.service.traffic import Traffic
 from venus.broker.service.unsaved import Received
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
-from venus.flow.small import SMALL_BYTES
+from venus.flow.precedence import SMALL_BYTES
 from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import checked
 from venus.rpc.squeeze import Unsqueezer, check_frame

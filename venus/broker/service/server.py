@@ -26,7 +26,7 @@ from venus.broker.service.traffic import Traffic
 from venus.errors import ConfigError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, options
 from venus.rpc.sealed import handlers
-from venus.security.handshake import grpc_credentials
+from venus.security.files import grpc_credentials
 from venus.wire import broker_pb2
 
 NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))

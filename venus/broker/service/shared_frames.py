@@ -16,9 +16,8 @@ from venus.broker.queue.reader import ReadResult
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.turnstile import Turnstile
 from venus.network.row_filters import RowFilter
-from venus.rpc.credit import cost
 from venus.rpc.sealed import Presealed, seal
-from venus.rpc.squeeze import is_large
+from venus.rpc.squeeze import cost, is_large
 from venus.wire import broker_pb2
 
 #: What is kept, of all businesses together.

@@ -17,10 +17,8 @@ from venus.config import Limits as Wanted
 from venus.errors import Overloaded, StoreFull
 from venus.flow.admission import SLOT_RETRY_S, Admission, Limits, Verdict
 from venus.flow.braking import Brake
-from venus.flow.degradation import Degradation, Watermark
-from venus.flow.health import Health, Rule
-from venus.flow.lanes import Lane
-from venus.flow.small import SMALL_BYTES
+from venus.flow.degradation import Degradation, Health, Lane, Rule, Watermark
+from venus.flow.precedence import SMALL_BYTES
 from venus.flow.turns import Turn
 
 #: Of the buffer: what all businesses together may have received and not saved. One alone gets two thirds of it.

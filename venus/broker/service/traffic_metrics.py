@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from venus.flow.lanes import Lane
+from venus.flow.degradation import Lane
 from venus.wire import broker_pb2
 
 #: Gauges of the status that concern many subscribers.

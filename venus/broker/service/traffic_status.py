@@ -10,7 +10,7 @@ from venus.broker.core import Core
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
-from venus.flow.lanes import THREADS, Lane
+from venus.flow.degradation import THREADS, Lane
 from venus.flow.windows import Window
 from venus.wire import broker_pb2
 

@@ -22,7 +22,7 @@ from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.traffic import Traffic
 from venus.errors import VenusError
 from venus.flow.braking import Brake
-from venus.flow.lanes import Lane
+from venus.flow.degradation import Lane
 from venus.flow.windows import Window
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """What streams have received and not saved: who may receive more, and whose turn at the disk it is.
 
-Memory is shared by business (flow/sharing.py), the way to the disk by pieces in a line (flow/turns.py). A frame that
+Memory is shared by business (Sharing), the way to the disk by pieces in a line (Turns, flow/turns.py). A frame that
 waits for its turn is in memory already, so while as many wait as memory allows, streams of large frames are not read.
 In the event loop.
 """
@@ -12,8 +12,7 @@ from collections import OrderedDict
 from types import TracebackType
 from typing import Self
 
-from venus.flow.sharing import Sharing
-from venus.flow.turns import Turn, Turns
+from venus.flow.turns import Sharing, Turn, Turns
 
 
 class Unsaved:

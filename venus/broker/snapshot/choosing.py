@@ -15,7 +15,7 @@ from venus.errors import ProtocolError
 from venus.model import TableSchema
 from venus.network.row_filters import Fitted, RowFilter, fitted
 from venus.network.rows_identity import Levels, RowsIdentity, tables_of
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.wire import broker_pb2, change_pb2
 
 Choose = Callable[[StoredRows], StoredRows]
@@ -54,4 +54,4 @@ def say_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tu
     every = (*levels, where) if where else levels
     rows = tables_of(every, map(schemas_codec.from_wire, snapshot.schemas)) if every else {}
     snapshot.levels.CopyFrom(filter_wire.levels_to_wire(levels))
-    snapshot.rows.CopyFrom(rows_wire.to_wire(RowsIdentity(set=here, tables=tuple(rows.values()))))
+    snapshot.rows.CopyFrom(reports.to_wire(RowsIdentity(set=here, tables=tuple(rows.values()))))

@@ -22,8 +22,7 @@ from venus.broker.snapshot.step import Step
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.errors import StorageError, Unavailable, VenusError
-from venus.flow.precedence import Precedence
-from venus.flow.small import SMALL_BYTES
+from venus.flow.precedence import SMALL_BYTES, Precedence
 
 #: A checkpoint waits so long for the end of a cut.
 CUT_END_WAIT_S = 10.0

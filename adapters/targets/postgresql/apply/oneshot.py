@@ -21,7 +21,7 @@ from venus.codec.changes import TableChanges
 from venus.errors import TargetError
 from venus.model import ChangeKind
 from venus.network.rows_identity import RowsIdentity
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused
 
 #: Limits of one string: changes, as a multiple of `keyed_rows_max`, and their bytes. With many tables in a transaction,
 #: statements that are sent one by one cost three times as much.

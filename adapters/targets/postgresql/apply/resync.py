@@ -41,7 +41,7 @@ from venus.errors import TargetError, VenusError
 from venus.model import TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import compiled
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
@@ -96,7 +96,7 @@ class SideLoad(threading.Thread):
             holder = f"resync of {self._sql.placed.qualified} at {self._target.group}"
             snapshot = snapshots.open(self._target.business, table_ids=[table_id], holder=holder)
             try:
-                rows_wire.check_table(snapshot, self._rows, table_id)
+                reports.check_table(snapshot, self._rows, table_id)
                 if snapshot.offset >= self._recorded_from:
                     self._copy(session, snapshots, snapshot)
                     return

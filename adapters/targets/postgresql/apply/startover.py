@@ -34,7 +34,7 @@ from venus.conditions import STARTING_OVER
 from venus.errors import Diverged, OffsetTrimmed, VenusError
 from venus.model import TableSchema
 from venus.network.rows_identity import RowsIdentity, differing
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
@@ -52,7 +52,7 @@ def start_over(target: PostgresTarget, session: Session, catalogue: Catalogue, e
     with Snapshots(target.broker) as snapshots:
         snapshot = snapshots.open(target.business, holder=f"resync of {target.group}")
         try:
-            if not is_allowed(error, catalogue, rows_wire.said_in(snapshot)):
+            if not is_allowed(error, catalogue, reports.said_in(snapshot)):
                 return False
             _Move(target, session, catalogue, snapshot).run(error)
         finally:
@@ -95,7 +95,7 @@ class _Move:
         snapshot = self._snapshot
         target.own(
             session, "start_over", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
-            rows=rows_to_text(rows_wire.said_in(snapshot)),
+            rows=rows_to_text(reports.said_in(snapshot)),
         )  # fmt: skip
         target.own(
             session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=target.unaccounted(session) or 0

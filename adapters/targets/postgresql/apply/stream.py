@@ -12,7 +12,7 @@ from venus.adapters.under.cuts import Assembler, Hesitate
 from venus.conditions import TableCondition
 from venus.errors import Diverged
 from venus.network.rows_identity import RowsIdentity
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.subscriber import Subscriber
 
 #: How long a quiet stream is listened to before its session looks at what operators have asked for.
@@ -47,7 +47,7 @@ class Stream:
             opened = self._subscriber.open(position.offset, position.epoch, kept=catalogue.kept(), rows=position.rows)
         except Diverged as error:
             raise self._target.diverged(error) from error
-        self.rows = rows_wire.said_in(opened)
+        self.rows = reports.said_in(opened)
         return opened.log_start
 
     @property

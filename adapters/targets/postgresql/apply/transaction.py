@@ -29,7 +29,7 @@ from venus.errors import TargetError
 from venus.model import ChangeKind, TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import differing_column
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from venus.codec.chunk import Totals
 from venus.config import Settings
 from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, TargetError, VenusError
 from venus.model import counted
-from venus.rpc import rows_wire
+from venus.rpc import reports
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -303,7 +303,7 @@ class _Load:
         """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
         subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
         try:
-            subscriber.open(plan.snapshot.offset, 0, rows=rows_wire.said_in(plan.snapshot))
+            subscriber.open(plan.snapshot.offset, 0, rows=reports.said_in(plan.snapshot))
             subscriber.acknowledge(plan.snapshot.offset)
         finally:
             subscriber.close()
@@ -313,7 +313,7 @@ class _Load:
         target, session, snapshot = self._target, self._session, plan.snapshot
         target.own(
             session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
-            rows=rows_to_text(rows_wire.said_in(snapshot)),
+            rows=rows_to_text(reports.said_in(snapshot)),
         )  # fmt: skip
         target.own(session, "set_loaded", offset=snapshot.offset)
         for table_id, count in parked.items():

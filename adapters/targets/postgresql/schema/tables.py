@@ -16,7 +16,7 @@ from venus.adapters.targets.predicates import text_for
 from venus.errors import Refused, TargetError
 from venus.model import TableSchema
 from venus.predicates.ranges import compiled
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from venus.errors import ProtocolError
 from venus.model import ChangeKind, TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import Predicate, compiled
-from venus.predicates.words import PredicateRefused
+from venus.predicates.syntax import PredicateRefused
 from venus.rpc.subscriber import Subscriber
 
 if TYPE_CHECKING:
