@@ -24,53 +24,6 @@ from venus.spark.tasks import call, carried_error, packed
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
     from pyspark.sql import SparkSession
-from typing import Any
-
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-
-class WorkPartition(InputPartition):
-    """One packed call."""
-
-    def __init__(self, work: bytes) -> None:
-        super().__init__(work)
-
-
-class WorkReader(DataSourceReader):
-    """Runs calls where Spark wants them run."""
-
-    def __init__(self, work: list[bytes]) -> None:
-        self._work = work
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Hand the calls over, one to a partition; the reader goes to every executor, and without them."""
-        work, self._work = self._work, []
-        return [WorkPartition(each) for each in work]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
-        """Run one call."""
-        yield (call(partition.value),)
-
-
-def task_source(work: list[bytes]) -> type[DataSource]:
-    """Return a data source for one run of packed calls."""
-    short_name = f"venus_tasks_{uuid.uuid4().hex}"
-
-    class Tasks(DataSource):
-        """The tasks of one run."""
-
-        @classmethod
-        def name(cls) -> str:
-            return short_name
-
-        def schema(self) -> str:
-            return "result binary"
-
-        def reader(self, schema: Any) -> DataSourceReader:
-            return WorkReader(work)
-
-    return Tasks
-
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -155,6 +108,8 @@ class ConnectRunner:
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         """Yield every task's result, when Spark has run the last one. Raises as SparkRunner."""
+        from venus.spark.tasksource import task_source
+
         if not tasks:
             return
         source = task_source([packed(function, task) for task in tasks])

@@ -15,7 +15,7 @@ from venus.alarms.message import Message
 from venus.alarms.webhook import Webhook
 from venus.config import Alarms, Recipient
 from venus.errors import ConfigError
-from venus.security.pem import read_secret
+from venus.security.reading import read_secret
 
 
 class Way(Protocol):

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from venus.config import Cluster
 from venus.security import pem
-from venus.security.pem import read_secret
+from venus.security.reading import read_secret
 
 NO_SECRET = SecretStr("")
 

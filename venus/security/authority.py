@@ -15,8 +15,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from venus.errors import ConfigError, Refused
 from venus.security.identify import roles_in
-from venus.security.pem import certificates, check_time, private_key, public_bytes, read_secret
+from venus.security.pem import certificates, check_time, private_key, public_bytes
 from venus.security.pem import hosts as hosts_of
+from venus.security.reading import read_secret
 from venus.security.roles import parse
 
 AUTHORITY_DAYS = 3650

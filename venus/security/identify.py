@@ -17,7 +17,7 @@ import re
 import secrets
 from pathlib import Path
 
-from venus.security.pem import read_secret
+from venus.security.reading import read_secret
 from venus.security.roles import roles_of
 
 TOKEN_BYTES = 32

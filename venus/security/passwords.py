@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from venus.config import Settings, Source, Target
 from venus.errors import ConfigError
-from venus.security.pem import read_secret
+from venus.security.reading import read_secret
 
 logger = logging.getLogger(__name__)
 
