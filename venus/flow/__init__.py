@@ -1,5 +1,5 @@
-"""Traffic: who may send how much and when, what is given up first, who is asked (RocketMQ 2, Tensor IV-C). Pure.
+"""Traffic: admission limits, degradation under load, and the choice of peers (RocketMQ 2, Tensor IV-C). Pure.
 
-Time is an argument everywhere, in seconds of a clock that nobody sets. Whoever drives it stands in
+Time is an argument everywhere, in seconds of a monotonic clock. The drivers are in
 `venus/broker/service/` and `venus/rpc/`.
 """

@@ -1,7 +1,11 @@
-"""The one owner of a broker's brakes: whoever wants to send, load or connect is let in here, or told when.
+"""Admission control of a broker: every request to send, load or connect passes these limiters.
 
-Nothing is dropped: what is over a limit is taken and its sender told to pause, or not taken and asked for again after
-a time. The state is the event loop's; whoever is in another thread reports through it.
+Nothing is dropped. Input over a limit is accepted and its sender pauses, or it is refused and the sender repeats it
+later. The state belongs to the event loop; other threads report through it.
+
+Token buckets limit what comes in, a leaky bucket what goes out (RocketMQ 2, figures 1 and 2). Both allow debt: an item
+larger than the bucket passes alone and is paid for afterwards. So no batch is too large to get through, and the rate
+holds in the long run.
 """
 
 from __future__ import annotations
@@ -15,13 +19,13 @@ from venus.flow.turns import Sharing, Turns
 
 @dataclass(slots=True)
 class Slots:
-    """At most `limit` at once."""
+    """Semaphore that refuses instead of blocking: at most `limit` slots are in use."""
 
     limit: int
     used: int = 0
 
     def enter(self) -> bool:
-        """Take a slot; False = there is none."""
+        """Take a slot; return False if there is none."""
         if self.used >= self.limit:
             return False
         self.used += 1
@@ -35,7 +39,7 @@ class Slots:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """So many tokens a second, and `burst` of them at once. A rate of 0 is no limit."""
+    """Bucket of `rate` tokens a second, at most `burst` at once. A rate of 0 means no limit."""
 
     rate: float
     burst: float
@@ -44,18 +48,18 @@ class TokenBucket:
 
     @classmethod
     def full(cls, rate: float, burst: float, now: float) -> TokenBucket:
-        """Return a bucket that has its whole burst."""
+        """Return a full bucket."""
         return cls(rate, burst, burst, now)
 
     def wait_s(self, now: float) -> float:
-        """Return how long until nothing is owed; 0 = go on."""
+        """Return how long until the debt is paid; 0 means now."""
         if self.rate <= 0:
             return 0.0
         self._fill(now)
         return -self.level / self.rate if self.level < 0 else 0.0
 
     def take(self, n: float, now: float) -> float:
-        """Spend tokens, into debt if need be; return how long until nothing is owed."""
+        """Spend tokens, into debt if necessary; return how long until the debt is paid."""
         if self.rate <= 0:
             return 0.0
         self._fill(now)
@@ -63,7 +67,7 @@ class TokenBucket:
         return -self.level / self.rate if self.level < 0 else 0.0
 
     def overdrawn(self, now: float) -> bool:
-        """Whether a whole burst or more is owed: somebody does not wait as he was told."""
+        """Return whether the debt is a whole burst or more: a sender ignores its pauses."""
         if self.rate <= 0:
             return False
         self._fill(now)
@@ -105,7 +109,7 @@ METERS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What [broker.limits] says, in bytes, rows and seconds; 0 = no limit."""
+    """Settings of [broker.limits], in bytes, rows and seconds; 0 means no limit."""
 
     rows_per_s: float = 0.0
     bytes_per_s: float = 0.0
@@ -122,7 +126,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether half messages are taken, and how long their producer pauses."""
+    """Decision on half messages: whether they are refused, and how long their producer pauses."""
 
     pause_s: float = 0.0
     refused: bool = False
@@ -138,7 +142,7 @@ class _Meter:
 
 
 class Admission:
-    """Every brake of a broker."""
+    """All limiters of a broker."""
 
     def __init__(self, limits: Limits, degradation: Degradation) -> None:
         self.limits = limits
@@ -154,13 +158,13 @@ class Admission:
 
     @property
     def counts_rows(self) -> bool:
-        """Whether anybody needs to know how many rows a half message has."""
+        """Whether a limit depends on the number of rows of a half message."""
         return self.limits.rows_per_s > 0
 
     # -- half messages -------------------------------------------------------------------------------------------
 
     def ingest(self, business: str, producer: str, *, rows: int, nbytes: int, behind_bytes: int, now: float) -> Verdict:
-        """Judge half messages that have arrived; what is taken counts against every limit."""
+        """Judge half messages that have arrived; accepted ones count against every limit."""
         limits = self.limits
         if not (limits.rows_per_s or limits.bytes_per_s or self.degradation.degraded) and (
             behind_bytes <= limits.behind_bytes_max
@@ -180,7 +184,7 @@ class Admission:
         return Verdict(pause_s=pause_s, refused=refused)
 
     def _metered(self, business: str, rows: int, nbytes: int, now: float) -> tuple[float, Brake, bool]:
-        """Spend tokens, unless the business owes a whole burst already: then nothing is taken."""
+        """Spend tokens, unless the business already owes a whole burst: then refuse."""
         limits = self.limits
         if not (limits.rows_per_s or limits.bytes_per_s):
             return 0.0, Brake.ROWS, False
@@ -203,14 +207,14 @@ class Admission:
     # -- full data -----------------------------------------------------------------------------------------------
 
     def full_data_delay_s(self, business: str, nbytes: int, now: float) -> float:
-        """Return how long a chunk of full data waits before it goes."""
+        """Return how long a chunk of full data waits before it is sent."""
         delay_s = self._egress.delay_s(nbytes, now)
         if delay_s:
             self.record.told(Brake.FULL_DATA, business, "", delay_s, now)
         return delay_s
 
     def snapshot_wait_s(self, business: str, holder: str, now: float) -> float:
-        """Return when to ask again for a new snapshot; 0 = now is the time."""
+        """Return after how long to request a new snapshot again; 0 means now."""
         if not self.degradation.has(Lane.FULL_DATA):
             return 0.0
         self.record.told(Brake.DEGRADED, business, holder, SLOT_RETRY_S, now)

@@ -1,4 +1,4 @@
-"""The names of a broker's brakes, and who was braked by which of them, how often and since when."""
+"""Names of a broker's limiters, and the record of which business each one has delayed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Brake(Enum):
-    """What holds somebody back; the value is what people call it."""
+    """A limiter; the value is its display name."""
 
     ROWS = "rows"  # the token bucket on rows
     BYTES = "bytes"  # the token bucket on bytes
@@ -22,18 +22,18 @@ class Brake(Enum):
     LOADS = "loads"  # readers of full data at once
     FULL_DATA = "full data"  # the leaky bucket
     CONSUMER = "slow consumer"
-    SMALL = "small commits"  # large work rests for them
+    SMALL = "small commits"  # large work pauses for them
 
 
-#: So long after the last time a brake counts as released.
+#: A limiter counts as inactive this long after its last delay.
 RELEASED_S = 5.0
-#: Pairs of a brake and a business that are remembered; the ones braked longest ago go first.
+#: Pairs of a limiter and a business that are kept; the oldest are removed first.
 REMEMBERED_MAX = 1000
 
 
 @dataclass(slots=True)
 class Braked:
-    """What a brake did to a business (or, with an empty name, to anybody)."""
+    """Delays of a business by one limiter; an empty name stands for every business."""
 
     brake: Brake
     business: str
@@ -41,26 +41,26 @@ class Braked:
     times: int = 0
     waited_s: float = 0.0
     since: float = 0.0
-    #: Until when somebody was held back, which may be still to come.
+    #: End of the newest delay; may lie in the future.
     until: float = 0.0
 
     def is_on(self, now: float) -> bool:
-        """Whether it brakes now."""
+        """Return whether the limiter is delaying the business now."""
         return now - self.until < RELEASED_S
 
 
 class Record:
-    """All of that."""
+    """Delays by limiter and business."""
 
     def __init__(self) -> None:
         self._braked: dict[tuple[Brake, str], Braked] = {}
 
     def told(self, brake: Brake, business: str, who: str, wait_s: float, now: float) -> None:
-        """Take note that somebody is told to wait from now on."""
+        """Record that a peer has to wait `wait_s` from now on."""
         self._note(brake, business, who, wait_s, now, now + wait_s)
 
     def waited(self, brake: Brake, business: str, who: str, wait_s: float, now: float) -> None:
-        """Take note that somebody has waited until now."""
+        """Record that a peer has waited `wait_s` until now."""
         self._note(brake, business, who, wait_s, now, now)
 
     def _note(self, brake: Brake, business: str, who: str, wait_s: float, now: float, until: float) -> None:
@@ -77,5 +77,5 @@ class Record:
         found.who, found.until = who, max(found.until, until)
 
     def all(self) -> list[Braked]:
-        """Return them, the most recent last."""
+        """Return all entries, the most recent last."""
         return list(self._braked.values())

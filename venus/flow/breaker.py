@@ -1,8 +1,11 @@
-"""A circuit breaker: whoever fails or answers slowly is left alone for a while, then tried once (RocketMQ 2, fuse).
+"""Circuit breaker: isolates a peer that fails or answers slowly, then probes it once (RocketMQ 2, fuse).
 
-Closed: it is asked like any other. Open: nobody asks it while there is another. Half-open: one call is out as a
-probe, and its outcome decides. It stands only where there is a choice of peer, or where waiting is all that can be
-done; never in front of a set of replicas that has to agree.
+Closed: the peer is used normally. Open: the peer is not used while there is another. Half-open: one call is under way
+as a probe, and its outcome decides. Breakers are used only where there is a choice of peers or where waiting is the
+only option; never in front of a set of replicas that has to agree.
+
+`Stalls` finds the time in which this process itself did not run, by reading a clock in regular beats. A process that
+was stopped, swapped out or short of CPU measures more than the peer took, and must not blame the peer.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from enum import Enum
 
 
 class Circuit(Enum):
-    """What is thought of a peer."""
+    """State of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -33,23 +36,23 @@ _NEXT = {
 
 Classes = Sequence[tuple[float, float]]
 
-#: From which latency on a peer is left alone, and for how long; RocketMQ's table, in seconds.
+#: From which latency on a peer is isolated, and for how long; RocketMQ's table, in seconds.
 LATENCY_CLASSES: Classes = ((0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0))
 
 
 def isolation_s(latency_s: float, classes: Classes = LATENCY_CLASSES) -> float:
-    """Return for how long a peer is left alone that has answered after `latency_s`; 0 = not at all."""
+    """Return how long to isolate a peer that answered after `latency_s`; 0 means do not isolate it."""
     return next((isolated for least, isolated in reversed(classes) if latency_s >= least), 0.0)
 
 
 @dataclass(slots=True)
 class Breaker:
-    """What is remembered of one peer. Times are seconds."""
+    """Circuit breaker of one peer. Times are seconds."""
 
     errors_max: int = 3
     wait_first_s: float = 2.0
     wait_max_s: float = 30.0
-    #: A probe whose outcome nobody has told after this time is forgotten.
+    #: A probe without an outcome after this time no longer counts.
     probe_s: float = 10.0
     classes: Classes = LATENCY_CLASSES
     state: Circuit = Circuit.CLOSED
@@ -59,22 +62,22 @@ class Breaker:
     _until: float = 0.0
 
     def is_isolated(self, now: float) -> bool:
-        """Whether to leave it alone: it is open and not due, or a probe is out."""
+        """Return whether not to use the peer: the circuit is open and no probe is due, or a probe is under way."""
         return self.state is not Circuit.CLOSED and now < self._until
 
     def left_s(self, now: float) -> float:
-        """Return how long it is still left alone."""
+        """Return how long the peer is still isolated."""
         return max(0.0, self._until - now) if self.state is not Circuit.CLOSED else 0.0
 
     def probe(self, now: float) -> bool:
-        """Take the one call that an open circuit lets through when its time has come; True = the call is a probe."""
+        """Start the one probe that an open circuit allows when it is due; return whether this call is the probe."""
         if self.state is Circuit.CLOSED or now < self._until:
             return False
         self.state, self._until = Circuit.HALF_OPEN, now + self.probe_s
         return True
 
     def worked(self, latency_s: float, now: float) -> None:
-        """Take note of an answer, and of how long it took (0 = it says nothing of that)."""
+        """Record an answer and its latency; 0 means that the latency is not known."""
         isolated = isolation_s(latency_s, self.classes)
         self.errors = 0
         if isolated:
@@ -84,7 +87,7 @@ class Breaker:
             self.reason = ""
 
     def failed(self, now: float, reason: str = "") -> float:
-        """Take note of a failure; return how long to wait before the next attempt."""
+        """Record a failure; return how long to wait before the next attempt."""
         self.errors += 1
         wait_s = min(self.wait_max_s, self.wait_first_s * float(2 ** min(self.errors - 1, 16)))
         below, reached = _NEXT[self.state, False]
@@ -93,7 +96,7 @@ class Breaker:
         return wait_s
 
     def unclear(self, now: float) -> None:
-        """Take note that a call said nothing of the peer: a probe that was out is due again."""
+        """Record that a call has no known outcome: its probe is due again."""
         if self.state is Circuit.HALF_OPEN:
             self.state, self._until = Circuit.OPEN, now
 
@@ -103,30 +106,30 @@ class Breaker:
         self.state, self.reason, self._until = Circuit.OPEN, reason, now + isolated_s
 
 
-#: Gaps that are remembered; of older ones nothing is known, and nothing is discounted.
+#: Gaps that are kept; older ones are not discounted.
 KEPT = 512
 
 
 @dataclass(slots=True)
 class Stalls:
-    """The gaps between beats that were to come every `every_s` seconds."""
+    """Gaps between beats that are due every `every_s` seconds."""
 
     every_s: float
     _last: float | None = None
     _gaps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def beat(self, now: float) -> None:
-        """Note that the process runs."""
+        """Record that the process runs."""
         if self._last is not None and now > self._last + self.every_s:
             self._gaps.append((self._last + self.every_s, now))
         self._last = now
 
     def rest(self) -> None:
-        """Note that no beat is to be expected until the next one."""
+        """Expect no beat until the next one arrives."""
         self._last = None
 
     def missing_s(self, since: float, now: float) -> float:
-        """Return how much of the time from `since` to `now` the process did not run, as far as is known."""
+        """Return how long the process did not run between `since` and `now`, as far as is known."""
         missing_s = 0.0
         if self._last is not None:  # the next beat is late already, or not due
             missing_s = max(0.0, now - max(self._last + self.every_s, since))

@@ -1,7 +1,10 @@
-"""What a broker gives up when it is overloaded: lane 4 first, one lane at a time, lane 0 never (RocketMQ 2).
+"""Degradation of an overloaded broker: lane 4 first, one lane at a time, lane 0 never (RocketMQ 2).
 
-A resource above its high watermark for its time degrades the next lane; as long as it stays there, another one. All
-of them below their low watermarks for `restore_s` give the last lane back. Between the two nothing moves.
+A resource above its high watermark for `sustain_s` degrades the next lane, and further lanes while it stays there.
+When all resources are below their low watermarks for `restore_s`, the last lane is restored. Nothing changes between
+the two watermarks.
+
+`Health` keeps facts about a broker's health, each with its reason (Tensor IV-C, table III).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from enum import IntEnum
 
 
 class Lane(IntEnum):
-    """What a piece of work is for."""
+    """Priority class of work: the smaller the number, the later it is degraded."""
 
     CONTROL = 0  # replication, decisions, reviews, health, leases
     HALVES = 1  # half messages, in the commit thread
@@ -22,17 +25,17 @@ class Lane(IntEnum):
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Display name."""
         return self.name.lower().replace("_", " ")
 
 
-#: How many blocking calls of a lane run at once; half messages have the commit thread to themselves.
+#: How many blocking calls of a lane run concurrently; half messages have the commit thread of their own.
 THREADS = {Lane.CONTROL: 2, Lane.INCREMENTS: 2, Lane.FULL_DATA: 4, Lane.DETAILS: 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A fact: a reading that has been at `limit` or above for `sustain_s`. `text` has {value} and {limit}."""
+    """Rule of a fact: a reading has been at `limit` or above for `sustain_s`. `text` has {value} and {limit}."""
 
     fact: str
     limit: float
@@ -42,7 +45,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A rule that was met: first and last time of the newest episode."""
+    """A rule that was met, with the first and last time of the newest episode."""
 
     fact: str
     reason: str
@@ -52,7 +55,7 @@ class Fact:
 
 @dataclass(slots=True)
 class Health:
-    """The facts of the last `keep_s` seconds. The order of the rules is the order of the danger."""
+    """Facts of the last `keep_s` seconds. The rules are ordered by severity."""
 
     rules: tuple[Rule, ...]
     keep_s: float
@@ -84,13 +87,13 @@ class Health:
 
     @property
     def facts(self) -> list[Fact]:
-        """Return what was seen lately, the most dangerous first."""
+        """Return the recent facts, the most severe first."""
         return [self._facts[rule.fact] for rule in self.rules if rule.fact in self._facts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """When a resource is short, in its unit; more is worse. A high watermark of 0 is not looked at."""
+    """Watermarks of a resource, in its unit; more is worse. A high watermark of 0 disables the check."""
 
     resource: str
     high: float
@@ -99,7 +102,7 @@ class Watermark:
     #: The last lane that this resource alone can degrade.
     deepest: Lane
     unit: str = ""
-    #: How people call it, and what somebody can do; empty = the resource's own name, and nothing.
+    #: Display name and remedy; empty means the resource's own name, and no remedy.
     named: str = ""
     way_out: str = ""
 
@@ -116,7 +119,7 @@ class Degraded:
 
 @dataclass(slots=True)
 class Degradation:
-    """The lanes that are degraded now."""
+    """State machine of degraded lanes."""
 
     watermarks: tuple[Watermark, ...]
     restore_s: float
@@ -125,11 +128,11 @@ class Degradation:
     _calm_since: float | None = None
 
     def has(self, lane: Lane) -> bool:
-        """Whether a lane is degraded."""
+        """Return whether a lane is degraded."""
         return bool(self.degraded) and lane >= self.degraded[-1].lane
 
     def step(self, readings: Mapping[str, float], now: float) -> list[str]:
-        """Look at the resources; return what has changed, for the log. A resource without a reading is left out."""
+        """Evaluate the resources; return the changes, for the log. A resource without a reading is skipped."""
         calm = True
         for mark in self.watermarks:
             value = readings.get(mark.resource)
@@ -147,7 +150,7 @@ class Degradation:
 
     @property
     def _next(self) -> int:
-        """The lane that would be degraded next."""
+        """The next lane to degrade."""
         return self.degraded[-1].lane - 1 if self.degraded else Lane.DETAILS
 
     def _degrade(self, mark: Watermark, value: float, now: float) -> str:

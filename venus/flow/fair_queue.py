@@ -1,11 +1,13 @@
-"""One queue for many businesses: each has its turn, and within a business nothing overtakes anything.
+"""Fair queue of many businesses: round robin between them, FIFO order within each.
 
-Deficit round robin: in each turn a business may take `quantum` units more. What costs nothing (a decision, a review,
-an entry from a leader) and is first in its line goes at once. So a business that floods the broker delays the others
-by a turn, not by its backlog, and never their decisions.
+Deficit round robin: in each round a business may take `quantum` units more. An item without cost (a decision, a review,
+an entry from a leader) at the head of its line goes at once. So a business that floods the broker delays the others
+by one round, not by its backlog, and never delays their decisions.
 
-What is taken at once is answered at once, so a small business would wait for the large ones that go with it. Now and
-then the small ones therefore go alone (`small`): every second time at most, so the large ones lose little.
+Items taken together are answered together, so a small business would wait for the large ones in its group. Therefore
+small businesses sometimes go alone (`small`): every second time at most, so the large ones lose little.
+
+`GroupSize` adapts the size of a group of disk writes, so that the work of a group takes as long as its fsync.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class _Line(Generic[T]):
 
 @dataclass(slots=True)
 class _Section(Generic[T]):
-    """What stands between two barriers, by key."""
+    """Items between two barriers, by key."""
 
     closed: bool = False
     lines: OrderedDict[Hashable, _Line[T]] = field(default_factory=OrderedDict)
@@ -49,7 +51,7 @@ class FairQueue(Generic[T]):
 
     @property
     def lines(self) -> int:
-        """How many keys have something waiting that may go now."""
+        """How many keys have items that may be taken now."""
         return len(self._sections[0].lines)
 
     def put(self, key: Hashable, cost: int, item: T) -> None:
@@ -68,21 +70,21 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def put_first(self, item: T) -> None:
-        """Put an item ahead of everything but others of its kind; it depends on nothing that waits."""
+        """Put an item ahead of all others except earlier urgent ones; it depends on no waiting item."""
         self._urgent.append(item)
         self._count += 1
 
     def put_barrier(self, item: T) -> None:
-        """Let an item go behind everything that waits, and everything to come behind it."""
+        """Put an item behind all waiting items, and all later items behind it."""
         barrier: _Section[T] = _Section(closed=True)
         barrier.lines[None] = _Line(deque([(0, item)]))
         self._sections.append(barrier)
         self._count += 1
 
     def take(self, cost_max: int, count_max: int, *, small: int = 0) -> list[T]:
-        """Remove what comes next; the last item may exceed `cost_max`.
+        """Remove the next items; the last one may exceed `cost_max`.
 
-        Whoever has put no more than `small` lately goes without the others, unless it was so the last time.
+        Keys that have put no more than `small` lately go alone, unless the last call did so.
         """
         taken: list[T] = []
         while self._urgent and len(taken) < count_max:
@@ -98,7 +100,7 @@ class FairQueue(Generic[T]):
         return taken
 
     def _small_ones(self, small: int) -> list[Hashable]:
-        """Return who is small, if somebody else is not."""
+        """Return the small keys, if there are also others."""
         lines = self._sections[0].lines
         found = [key for key, line in lines.items() if line.cost <= small and self._lately.get(key, 0) <= small]
         return found if len(found) < len(lines) else []
@@ -165,13 +167,13 @@ class FairQueue(Generic[T]):
         return cost
 
 
-#: How much of what a full group tells is taken over at once.
+#: Weight of one full group in the moving size.
 _PART = 0.2
 
 
 @dataclass(slots=True)
 class GroupSize:
-    """Bytes of a group, from `least` to `most`."""
+    """Adaptive size of a group in bytes, from `least` to `most`."""
 
     least: int
     most: int
@@ -181,7 +183,7 @@ class GroupSize:
         self.size = self.size or self.most
 
     def took(self, nbytes: int, work_s: float, sync_s: float) -> None:
-        """Learn from a group: its bytes, what they took, and its fsync. One that was hardly full tells nothing."""
+        """Adapt to a group's bytes, the time of its work and of its fsync. Groups less than half full are ignored."""
         if nbytes < self.size // 2 or work_s <= 0.0:
             return
         wanted = min(float(self.most), max(float(self.least), nbytes * sync_s / work_s))

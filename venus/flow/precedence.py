@@ -1,12 +1,12 @@
-"""Small commits take precedence: while there are any and they take too long, large work rests by a measured share.
+"""Precedence of small commits: while they take too long, large work pauses for a measured share of the time.
 
-Large work is what handles more than `SMALL_BYTES` in a turn: the full data in the making, its chunks for readers, the
-groups of whoever floods. It holds the processor, the disk and the interpreter's lock, and whoever commits a row waits
-for whatever turn is under way. Behind each turn it therefore rests for `share` times what the turn took.
+Large work handles more than `SMALL_BYTES` in a slice: building the full data, its chunks for readers, groups of large
+senders. It holds the CPU, the disk and the interpreter's lock, so a small commit waits for the slice under way. After
+each slice large work therefore pauses for `share` times the duration of the slice.
 
-The share follows what small commits take: each one above the goal lets it grow by a quarter, each one below shrinks it
-by a 99th of that, so that it stands still where one in a hundred is above. Nothing rests while nobody small is there,
-and large work always gets a part of the time.
+The share follows the latency of small commits: each one above the goal raises it by a quarter, each one below lowers
+it by a 99th of that, so it is stable where one in a hundred is above. Large work does not pause without small
+senders, and always gets a part of the time.
 """
 
 from __future__ import annotations
@@ -14,24 +14,22 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-#: Bytes of half messages.
+#: A sender with no more bytes of half messages than this lately is small, and does not wait for large ones.
 SMALL_BYTES = 64 << 10
-
-
-#: Who has sent so much or less is small; older bytes count half after each of these seconds.
+#: Older bytes of a sender count half after each of these seconds.
 HALF_LIFE_S = 1.0
-#: Small commits count as being there for so long behind the last one, and large work behind its last turn.
+#: Small commits and large work count as active for this long after the last one.
 SEEN_S = 2.0
-#: Rests, in turns: with the most, large work has a fifth of the time; at the least nothing rests.
+#: Pauses in slices: at the most, large work has a fifth of the time; at the least nothing pauses.
 SHARE_LEAST, SHARE_MOST = 0.1, 4.0
-#: Small commits should take at most this many times what 99 of 100 take without large work, which gives up at most half
-#: of its time for that. Below this part of the goal nothing rests.
+#: Small commits should take at most this many times what 99 of 100 take without large work, which yields at most half
+#: of its time for that. Below this part of the goal nothing pauses.
 TIMES_QUIET, SHARE_FOR_QUIET, GOAL_PART = 2.0, 1.0, 0.2
-#: While small commits are there no turn is larger: they wait for the one that is under way.
+#: No slice is larger while small commits are active: they wait for the slice under way.
 BESIDE_BYTES = 256 << 10
-#: No rest is longer, whatever the turn took.
+#: The longest pause, however long the slice took.
 REST_S_MAX = 0.25
-#: Businesses that are remembered.
+#: Businesses whose traffic is kept.
 SENDERS_MAX = 10_000
 
 _GROWS = 1.25
@@ -46,17 +44,17 @@ class _Sender:
 
 @dataclass(slots=True)
 class Precedence:
-    """Who is small, how long they wait, how much large work rests. Times are seconds of one monotonic clock.
+    """Small senders, their latency, and the pauses of large work. Times are seconds of one monotonic clock.
 
-    One thread tells what arrives and what is answered; each kind of large work asks from one thread of its own.
-    A goal of 0 = nothing ever rests.
+    One thread reports arrivals and answers; each kind of large work calls from one thread of its own.
+    A goal of 0 disables all pauses.
     """
 
     goal_s: float
     share: float = SHARE_LEAST
-    #: What 99 of 100 small commits take while no large work is done; 0 = not known yet.
+    #: What 99 of 100 small commits take without large work; 0 means not known yet.
     quiet_s: float = 0.0
-    #: For how long each kind of large work has rested.
+    #: How long each kind of large work has paused.
     rested_s: dict[str, float] = field(default_factory=dict)
     _senders: dict[Hashable, _Sender] = field(default_factory=dict)
     _small: dict[Hashable, float] = field(default_factory=dict)  # when each was small, the newest last
@@ -75,7 +73,7 @@ class Precedence:
         self._senders[business] = sender
         if sender.nbytes <= SMALL_BYTES:
             self._is_there(business, now)
-        elif self._small.pop(business, None) is not None:  # nobody rests for what is large itself by now
+        elif self._small.pop(business, None) is not None:  # large by now, so large work does not pause for it
             self._small_at = next(reversed(self._small.values()), float("-inf"))
 
     def _is_there(self, business: Hashable, now: float) -> None:
@@ -85,15 +83,15 @@ class Precedence:
         self._small[business] = self._small_at = now
 
     def is_small(self, business: Hashable, now: float) -> bool:
-        """Whether a business has sent little lately."""
+        """Return whether a business has sent little lately."""
         sender = self._senders.get(business)
         return sender is None or _left(sender, now) <= SMALL_BYTES
 
     def answered(self, business: Hashable, took_s: float, now: float, *, asked_at: float) -> None:
-        """Learn how long a commit took, unless it was a large one, or large work has nothing to do with it.
+        """Adapt to the latency of a small commit; large commits are ignored.
 
-        Whether it was small is judged as of when it asked for its turn: large ones wait for longer than it takes to
-        forget how large they were.
+        Whether it was small is judged as of `asked_at`, when it requested its slot: large commits wait for longer than
+        their size counts.
         """
         if not self.is_small(business, asked_at):
             return
@@ -110,14 +108,14 @@ class Precedence:
     # -- large work ----------------------------------------------------------------------------------------------
 
     def holds(self, now: float) -> bool:
-        """Whether small commits are there, and large work is to rest for them."""
+        """Return whether large work has to pause for small commits."""
         return self.share > SHARE_LEAST and self._small_are_there(now)
 
     def _small_are_there(self, now: float) -> bool:
         return self.goal_s > 0.0 and now - self._small_at < SEEN_S
 
     def rest_s(self, kind: str, took_s: float, now: float) -> float:
-        """Return how long a kind of large work rests behind a turn that took so long; it is counted as rested."""
+        """Return how long a kind of large work pauses after a slice that took `took_s`; count the pause."""
         self._large_at = now
         if took_s <= 0.0 or not self.holds(now):
             return 0.0
@@ -126,7 +124,7 @@ class Precedence:
         return rest_s
 
     def turn_bytes(self, most: int, least: int, now: float) -> int:
-        """Return how much goes into one turn of large work: the less, the more it has to rest."""
+        """Return the bytes of one slice of large work: the fewer, the more it has to pause."""
         if not self._small_are_there(now):
             return most
         part = most / (1.0 + self.share) if self.holds(now) else most

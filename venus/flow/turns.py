@@ -1,10 +1,10 @@
-"""One window and one fair line for all businesses: who may hand half messages to the disk, and when.
+"""Write window shared by all businesses, with one fair line: admits half messages to the disk.
 
 What is handed over and not saved waits in memory, and what waits too long is refused, so that it was received for
 nothing. A bound for each business does not prevent that: 200 of them keep it, and come to 200 times as much together.
 So they share one window. It grows while what was saved had hardly waited, and is cut when it had waited longer than
-`target_s`: additive increase, multiplicative decrease, as TCP does it. Whoever finds no room stands in line, with one
-piece, so that nobody waits for more than one piece of each of the others.
+`target_s`: additive increase, multiplicative decrease, as in TCP. A business without room waits in line with one
+piece, so each waits for at most one piece of each of the others.
 
 Small pieces have a part of their own beside the window, and a line of their own: neither kind waits for the other.
 """
@@ -28,27 +28,27 @@ SMALL_PART = 0.25
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A piece that waits for its turn, or has it."""
+    """A piece that waits for room, or was granted it."""
 
     nbytes: int
     granted: bool = False
 
     @property
     def is_small(self) -> bool:
-        """Whether it goes beside the large ones."""
+        """Whether the piece counts against the part for small pieces."""
         return self.nbytes <= SMALL_BYTES
 
 
 @dataclass(slots=True)
 class _Line:
-    """One kind of pieces: what has been let go and is not saved, and who waits."""
+    """Pieces of one kind: bytes granted and not yet saved, and waiting pieces."""
 
     nbytes: int = 0
     waiting: OrderedDict[Turn, None] = field(default_factory=OrderedDict)
 
 
 class Turns:
-    """The window, from `least` to `most`, and who waits for it. What is larger goes when nothing else is under way."""
+    """Window from `least` to `most` bytes, and its waiting pieces. A larger piece goes when nothing is under way."""
 
     def __init__(self, *, most: int, least: int, target_s: float) -> None:
         self.least = min(least, most)
@@ -80,7 +80,7 @@ class Turns:
         return len(self._large.waiting) + len(self._small.waiting)
 
     def ask(self, nbytes: int) -> Turn:
-        """Stand in line; what is `granted` may go at once."""
+        """Queue a piece; if it is `granted`, it may go at once."""
         turn = Turn(nbytes)
         line = self._line(turn)
         line.waiting[turn] = None
@@ -88,7 +88,7 @@ class Turns:
         return turn
 
     def give_up(self, turn: Turn) -> list[Turn]:
-        """Leave the line, or give the turn back unused; return who may go now."""
+        """Remove a piece from the line, or return its grant unused; return the pieces that may go now."""
         line = self._line(turn)
         if turn.granted:
             line.nbytes -= turn.nbytes
@@ -97,7 +97,7 @@ class Turns:
         return self._let_go(line)
 
     def saved(self, turn: Turn, waited_s: float) -> list[Turn]:
-        """Count what is on disk, or was refused there, after it had waited so long; return who may go now."""
+        """Count a piece that was saved or refused after it had waited `waited_s`; return the pieces that may go now."""
         was_used = self.waiting > 0 or 2 * self.nbytes >= self._size
         self._line(turn).nbytes -= turn.nbytes
         if self._before_cut > 0:
@@ -115,7 +115,7 @@ class Turns:
         return self._small if turn.is_small else self._large
 
     def _let_go(self, line: _Line) -> list[Turn]:
-        """Let those go who are first in line, as far as there is room; one at least."""
+        """Grant the first pieces in line as far as there is room, at least one if nothing is under way."""
         bound = self.size if line is self._large else self.small_size
         found = []
         while line.waiting:
@@ -130,11 +130,11 @@ class Turns:
 
 
 SHARE = 2.0
-#: A business may always have so much: one frame on its way to the disk and one behind it.
+#: Every business may hold this much: one frame on its way to the disk and one behind it.
 LEAST_BYTES = 2 << 20
-#: By how much the shortest time seen grows with each later one, so that it follows a line that has become longer.
+#: How much the shortest time grows with each later one, so that it adapts to a longer line.
 _FORGET = 0.02
-#: Businesses that are remembered; of more, one that has nothing here goes.
+#: Businesses that are kept; beyond that, an idle one is removed.
 BUSINESSES_MAX = 10_000
 
 
@@ -146,7 +146,7 @@ class _Held:
 
 
 class Sharing:
-    """Bytes by business that are received and not saved."""
+    """Bytes of each business that are received and not saved, and the share that it may hold."""
 
     def __init__(self, bytes_max: int, target_s: float) -> None:
         self._bytes_max = bytes_max
@@ -155,17 +155,17 @@ class Sharing:
         self.nbytes = 0
 
     def of(self, business: str) -> int:
-        """Return what a business has."""
+        """Return the bytes that a business holds."""
         found = self._businesses.get(business)
         return found.nbytes if found is not None else 0
 
     @property
     def is_below_limit(self) -> bool:
-        """Whether all businesses together have less than they may."""
+        """Whether all businesses together are below the limit."""
         return self.nbytes < self._bytes_max
 
     def has_room(self, business: str, window_bytes: int | None = None) -> bool:
-        """Whether more may be received for a business, while so much may be under way to the disk for all."""
+        """Return whether more may be received for a business, with `window_bytes` as the write window of all."""
         found = self._businesses.get(business)
         if found is None or not found.nbytes:
             return True
@@ -174,7 +174,7 @@ class Sharing:
         return found.nbytes < min(share, max(LEAST_BYTES, found.allowed))
 
     def add(self, business: str, nbytes: int) -> None:
-        """Count what was received."""
+        """Count received bytes."""
         found = self._businesses.get(business) or self._new(business)
         found.nbytes += nbytes
         self.nbytes += nbytes
@@ -188,10 +188,10 @@ class Sharing:
         return found
 
     def remove(self, business: str, nbytes: int, waited_s: float) -> None:
-        """Count what is saved, or was refused, `waited_s` after it was received (0 = says nothing)."""
+        """Count bytes saved or refused `waited_s` after they were received; 0 means that the time is not known."""
         found = self._businesses.get(business)
         if found is None:
-            return  # it had nothing here
+            return  # nothing of it was counted
         if waited_s > 0:
             found.shortest_s = min(found.shortest_s * (1 + _FORGET), waited_s)
             goal_s = found.shortest_s + self._target_s

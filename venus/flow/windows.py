@@ -1,7 +1,7 @@
-"""How much may be on its way to somebody who takes it slowly: halved when he is slow, widened a little when he is not.
+"""Delivery window of a consumer: halved when the consumer is slow, widened a little when it is not.
 
-Additive increase, multiplicative decrease, as TCP does it. The window is a part of the credit that the consumer gave;
-it never takes more than was offered.
+Additive increase, multiplicative decrease, as in TCP. The window is a part of the credit that the consumer gave and
+never exceeds it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many bytes more may go; not below 0. One that is narrow is used by halves: tiny rests are tiny frames."""
+        """How many bytes more may be sent. A narrowed window is used by halves, because tiny rests make tiny frames."""
         room = max(0, self.size - self._outstanding)
         return room if self.size == self.most or 2 * room >= self.size else 0
 
     @property
     def outstanding(self) -> int:
-        """How many bytes are on their way."""
+        """How many bytes are sent and not returned."""
         return self._outstanding
 
     def sent(self, nbytes: int, now: float) -> None:
-        """Count bytes that went."""
+        """Count sent bytes."""
         if not self._outstanding:
             self._waits_since = now
         self._outstanding += nbytes
 
     def returned(self, nbytes: int, now: float) -> None:
-        """Count bytes that were taken; widen the window if that was quick."""
+        """Count bytes that the consumer has taken; widen the window if that was quick."""
         waited = now - self._waits_since if self._waits_since is not None else 0.0
         self.most = max(self.most, nbytes)
         self._outstanding = max(0, self._outstanding - nbytes)
@@ -54,7 +54,7 @@ class Window:
             self.slow_since = None
 
     def look(self, now: float) -> bool:
-        """Halve the window if nothing came back for too long; return whether it was. Call it now and then."""
+        """Halve the window if nothing was returned for too long; return whether it was halved. Call it periodically."""
         if self._waits_since is None or now - self._waits_since < self.slow_s:
             return False
         if self.slow_since is None:
