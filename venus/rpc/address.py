@@ -1,8 +1,8 @@
-"""Where a broker is, and how to prove who we are there.
+"""Address of a broker, with the credentials of the client.
 
-An address is passed on in tasks, options and messages everywhere; it is still the text HOST:PORT, and what belongs to
-it travels along, also when it is pickled for a worker. Certificates travel as names of files: a worker on another
-machine reads its own. A token travels with the task, as the targets' passwords do, and is in no text of the address.
+An address is the text HOST:PORT and carries its credentials along, also when it is pickled for a worker. Certificates
+travel as file names: a worker on another machine reads its own files. A token travels with the task, as the targets'
+passwords do, and is never part of the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOKEN_VARIABLE = "VENUS_SECURITY__CLIENT_TOKEN"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What a client shows and believes. `ca` empty: no TLS."""
+    """Credentials that a client shows, and the authority that it trusts. Without `ca` there is no TLS."""
 
     ca: str = ""
     certificate: str = ""
@@ -36,19 +36,19 @@ NONE = Proof()
 
 
 class Address(str):
-    """HOST:PORT of a broker, with the proof for it. An ordinary text is an address without TLS."""
+    """HOST:PORT of a broker, with the client's credentials. A plain str is an address without TLS."""
 
     proof: Proof = NONE
 
     def __new__(cls, text: str, proof: Proof = NONE) -> Address:
-        """Join the two."""
+        """Create an address from its text and credentials."""
         self = super().__new__(cls, text)
         self.proof = proof
         return self
 
 
 def broker_of(settings: Settings) -> Address:
-    """Return where the broker of the settings is."""
+    """Return the address of the broker in the settings."""
     own = settings.security
     proof = Proof(
         ca=own.ca, certificate=own.certificate if own.ca else "", key=own.key if own.ca else "",
@@ -58,19 +58,19 @@ def broker_of(settings: Settings) -> Address:
 
 
 def in_options(address: Address) -> dict[str, str]:
-    """Return an address as options of a data source of Spark, whose plans and event logs show them: no secret."""
+    """Return an address as options of a Spark data source, without secrets: plans and event logs show options."""
     proof = address.proof
     named = {"ca": proof.ca, "certificate": proof.certificate, "key": proof.key, "token_file": proof.token_file}
     return {"address": str(address)} | {name: value for name, value in named.items() if value}
 
 
 def from_options(options: Mapping[str, str]) -> Address:
-    """Return the address in options of a data source; a token that is in no file is in the environment."""
+    """Return the address in options of a data source; without a token file the token comes from the environment."""
     token = os.environ.get(TOKEN_VARIABLE, "") if options.get("ca") else ""
     names = {name: options.get(name, "") for name in ("ca", "certificate", "key", "token_file")}
     return Address(options["address"], Proof(**names, token=SecretStr(token)))
 
 
 def proof_of(address: str) -> Proof:
-    """Return what belongs to an address."""
+    """Return the credentials of an address."""
     return address.proof if isinstance(address, Address) else NONE

@@ -1,4 +1,4 @@
-"""The operator's view of a broker: what stands where, and decisions that no producer can make any more."""
+"""Client of the Admin service: the state of a broker, and decisions in place of a lost producer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from venus.wire import broker_pb2
 M = TypeVar("M", bound=Message)
 
 CALL_TIMEOUT_S = 30.0
-#: So many tables come with a status, unless all are wanted; these come in pages.
+#: Tables in a status, unless all are requested; these are read in pages.
 SHOWN_TABLES_MAX = 1_000
 NAMED_TABLES_MAX = 50_000
 PAGE_TABLES = 10_000
-#: Space is given back before the answer.
+#: The broker frees the space before it answers.
 FORGET_TIMEOUT_S = 600.0
-#: Brokers of the old home that are gone are asked first, each for seconds.
+#: The broker first asks the brokers of the old home, and waits seconds for each that is gone.
 PROMOTE_TIMEOUT_S = 300.0
 
 
 class Admin:
-    """A connection to the Admin service of a broker, or of the one that leads among several."""
+    """Connection to the Admin service of a broker, or of the leader of several."""
 
     def __init__(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._connection = Connection(address)
@@ -35,11 +35,11 @@ class Admin:
 
     @property
     def address(self) -> str:
-        """HOST:PORT of the broker that was asked last."""
+        """HOST:PORT of the broker that answered last."""
         return self._connection.address
 
     def status(self, business: str = "", *, named: Iterable[str] = ()) -> broker_pb2.BrokerStatus:
-        """Return the state of one business, or of all, with some of their tables; `named` = with these alone."""
+        """Return the state of one business, or of all, with some of their tables; `named` selects tables."""
         names = tuple(named)
         most = NAMED_TABLES_MAX if names else SHOWN_TABLES_MAX
         request = broker_pb2.StatusRequest(business=business, tables_max=most, tables=names)
@@ -62,24 +62,24 @@ class Admin:
         return status
 
     def mirrored(self, business: str) -> tuple[str, ...]:
-        """Return the tables of a business that the broker's set mirrors, as its labels name them; () = all."""
+        """Return the tables of a business that the broker's set mirrors, as its labels name them; () means all."""
         found = [entry for entry in self.status(business).businesses if entry.business == business]
         return tuple(name for entry in found if entry.HasField("mirror") for name in entry.mirror.only)
 
     def filters(self, business: str) -> tuple[tuple[str, str], ...]:
-        """Return of which tables the broker's set mirrors some rows only, each with its predicate."""
+        """Return the tables of which the broker's set mirrors only some rows, each with its predicate."""
         found = [entry for entry in self.status(business).businesses if entry.business == business]
         return tuple((one.table, one.predicate) for entry in found for one in entry.mirror.where)
 
     def decide(self, business: str, batch_no: int, verdict: Verdict) -> broker_pb2.Decided:
-        """Decide half messages in the producer's place; it is fenced and reads the outcome when it comes back."""
+        """Decide half messages in place of the producer, which is fenced and reads the outcome when it returns."""
         request = broker_pb2.DecideRequest(
             business=business, batch_no=batch_no, verdict=broker_pb2.Verdict.ValueType(verdict)
         )
         return self._ask(business, "Decide", request, broker_pb2.Decided)
 
     def forget(self, business: str, group: str) -> None:
-        """Drop a consumer group that will not come back, so that it no longer holds back retention."""
+        """Remove a consumer group that will not return, so that it no longer holds back retention."""
         request = broker_pb2.ForgetRequest(business=business, group=group)
         self._ask(business, "Forget", request, broker_pb2.Empty)
 
@@ -91,7 +91,7 @@ class Admin:
     def close_losses(
         self, business: str, group: str, terms: Sequence[int], home_terms: Sequence[int] = ()
     ) -> list[str]:
-        """Say that a group's target equals source and full data; return the groups that are still to be compared.
+        """Confirm that a group's target equals source and full data; return the groups still to be compared.
 
         `terms` of unclean elections, `home_terms` of promotions.
         """
@@ -99,17 +99,17 @@ class Admin:
         return list(self._ask(business, "CloseLosses", request, broker_pb2.CloseLossesAnswer).waiting_for)
 
     def give_up(self, business: str, home_terms: Sequence[int]) -> None:
-        """Give up what promotions may have lost, without a comparison."""
+        """Accept what promotions may have lost, without a comparison."""
         request = broker_pb2.CloseLossesRequest(business=business, home_terms=home_terms, give_up=True)
         self._ask(business, "CloseLosses", request, broker_pb2.CloseLossesAnswer)
 
     def promote(self, business: str, *, only_look: bool, force: bool) -> broker_pb2.Promoted:
-        """Make a mirror the home of a business, or say what that would do. Raises Refused."""
+        """Promote a mirror to the home of a business, or return what that would do. Raises Refused."""
         request = broker_pb2.PromoteRequest(business=business, only_look=only_look, force=force)
         return self._ask(business, "Promote", request, broker_pb2.Promoted, PROMOTE_TIMEOUT_S)
 
     def step_down(self, business: str, home: broker_pb2.Home) -> None:
-        """Tell a home that came back that another set has replaced it."""
+        """Inform a returning home that another set has replaced it."""
         request = broker_pb2.StepDownRequest(business=business, home=home)
         self._ask(business, "StepDown", request, broker_pb2.Empty)
 

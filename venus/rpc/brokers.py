@@ -1,12 +1,12 @@
-"""Which broker to ask first: the leader that was told, then the others in turn; whoever is isolated comes last.
+"""Order in which brokers are tried: the known leader first, then the others in turn, isolated ones last.
 
-Brokers may be in several sets, the nearest first. When nobody of the set in use answers, the next set is in use; a
-nearer one again after a minute of health, which a thread looks at meanwhile (venus/network/directory.py).
+Brokers may form several sets, the nearest first. When no broker of the set in use answers, the next set is used. A
+thread probes the nearer sets meanwhile, and one is used again after a minute of health (venus/network/directory.py).
 
-Each broker has a circuit breaker (venus/flow/breaker.py). One failure to connect isolates it, because there are others
-to ask, and so does an answer that takes too long; both for all connections of the process, at once. A leader that
-another broker has named is asked all the same: for what it leads there is no choice. Nobody is isolated for a time in
-which this process stood still (stopwatch.py), nor for an answer that says why it cannot serve.
+Each broker has a circuit breaker (venus/flow/breaker.py). One failure to connect or one slow answer isolates it, for
+all connections of the process. A leader that another broker has named is asked even so: there is no alternative for
+what it leads. Time in which this process itself did not run isolates no broker (stopwatch.py), nor does an answer that
+says why the broker cannot serve.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 #: A first probe after this time, later ones at doubling intervals.
 PROBE_EVERY_S = 2.0
 PROBE_MAX_S = 30.0
-#: How long whoever makes the probe waits for it: meanwhile he could have asked somebody else.
+#: Timeout of a probe: meanwhile the caller could have asked another broker.
 PROBE_TIMEOUT_S = 0.2
-#: So much slower than the best of the others must an answer be: if all of them are slow, it is us.
+#: An answer is slow if it took this many times the best of the others: if all are slow, this process is the cause.
 SLOWER = 4.0
-#: A set is lost when all of its brokers were, each within this time; who was lost earlier is asked once more.
+#: A set is lost when all of its brokers were lost within this time; one that was lost earlier is asked once more.
 AWAY_S = 10.0
 
 
 class Brokers:
-    """The brokers of one cluster, or of several sets, as this process knows them; shared by all of its connections."""
+    """State of the brokers of one cluster or several sets; shared by all connections of the process."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class Brokers:
         self._lock = threading.Lock()
         self._sets = Preference(sets, back_after_s=back_after_s)
         self._firsts = dict.fromkeys(sets, 0)
-        self._away: dict[str, float] = {}  # when those were lost that have not answered since
+        self._away: dict[str, float] = {}  # when each broker was lost that has not answered since
         self._leaders: dict[str, str] = {}  # by business
         self._breakers: dict[str, Breaker] = {}
         self._latencies: dict[str, float] = {}  # of the newest answer of each
         self._looking = False
 
     def in_order(self, business: str, refused: str = "") -> list[str]:
-        """Return every address once, the most promising one first.
+        """Return every address once, the most promising first.
 
-        `refused` has just said that it does not lead: it comes after the isolated ones, one of which may.
+        `refused` has just answered that it does not lead, so it comes last: an isolated broker may lead.
         """
         with self._lock:
             leader = self._leaders.get(business)
@@ -67,21 +67,21 @@ class Brokers:
             return list(dict.fromkeys([leader, *rest] if leader else rest))
 
     def patience_s(self, address: str) -> float | None:
-        """Return how long to wait for a broker that is asked as a probe; None = it is asked like any other."""
+        """Return the timeout of a probe, or None if the broker is used normally."""
         with self._lock:
             breaker = self._breakers.get(address)
             probe = breaker is not None and breaker.probe(self._monotonic())
             return PROBE_TIMEOUT_S if probe else None
 
     def leads(self, business: str, address: str) -> None:
-        """Note who leads a business; "" = nobody knows."""
+        """Record the leader of a business; "" means not known."""
         with self._lock:
             self._leaders.pop(business, None)
             if address:
                 self._leaders[business] = address
 
     def answered(self, address: str, latency_s: float) -> None:
-        """Note that this broker serves, and how long it took to say so while this process ran."""
+        """Record that a broker serves, and its latency while this process ran."""
         with self._lock:
             others = [latency for other, latency in self._latencies.items() if other != address]
             self._latencies[address] = latency_s
@@ -91,10 +91,10 @@ class Brokers:
             breaker.worked(latency_s if slow else 0.0, self._monotonic())
             reason = breaker.reason
         if reason and len(self.addresses) > 1:
-            logger.warning("broker %s is left alone for a while: it %s", address, reason)
+            logger.warning("broker %s is isolated for a while: it %s", address, reason)
 
     def lost(self, address: str, reason: str = "") -> None:
-        """Note that this broker does not answer: nobody asks it while there is another, whatever it leads."""
+        """Record that a broker does not answer: isolate it, even if it is the known leader."""
         self.passed_over(address)
         with self._lock:
             now = self._monotonic()
@@ -102,14 +102,14 @@ class Brokers:
             wait_s = self._breaker(address).failed(now, reason)
             whole = self._is_whole_set_away(address, now)
         if len(self.addresses) > 1 and not known:  # a leader that is named is asked all the same, maybe often
-            logger.warning("broker %s is left alone for %.0f s: %s", address, wait_s, reason or "it is away")
+            logger.warning("broker %s is isolated for %.0f s: %s", address, wait_s, reason or "it is away")
         if whole:
             self.set_lost(address)
 
     def refused(self, address: str) -> None:
-        """Note that this broker has said that it cannot serve now: the next one is asked first, it is not isolated.
+        """Record that a broker answered that it cannot serve now: try the next one first, without isolating it.
 
-        A set all of whose brokers were lost or have said so is not in use any more.
+        A set whose brokers were all lost or refused is no longer used.
         """
         self.passed_over(address)
         with self._lock:
@@ -118,14 +118,14 @@ class Brokers:
             self.set_lost(address)
 
     def unclear(self, address: str) -> None:
-        """Note that nobody knows about this broker: this process stood still while it waited for an answer."""
+        """Record an unknown outcome: this process did not run while it waited for the answer."""
         self.passed_over(address)
         with self._lock:
             if (breaker := self._breakers.get(address)) is not None:
                 breaker.unclear(self._monotonic())
 
     def passed_over(self, address: str) -> None:
-        """Note that this broker cannot serve: the next one is asked first."""
+        """Try the broker after this one first, and forget what this one leads."""
         with self._lock:
             self._leaders = {business: leader for business, leader in self._leaders.items() if leader != address}
             one = self._set_of(address)
@@ -141,7 +141,7 @@ class Brokers:
             return len(self._sets.nearer())
 
     def set_lost(self, address: str) -> None:
-        """Note that nobody of a broker's set serves: the next set is in use."""
+        """Record that no broker of the set of `address` serves: use the next set."""
         with self._lock:
             one, before = self._set_of(address), self._sets.in_use
             if one:
@@ -149,13 +149,13 @@ class Brokers:
             self._now_in_use(before)
 
     def has_set_besides(self, addresses: Collection[str]) -> bool:
-        """Return whether there is a set that none of these brokers belongs to."""
+        """Return whether there is a set without any of these brokers."""
         return any(not set(one) & set(addresses) for one in self._sets.choices)
 
     def look(self, probe: Callable[[str], bool]) -> None:
-        """Look at the nearer sets that are due, and go back to one that is healthy for long enough.
+        """Probe the nearer sets that are due, and return to one that has been healthy for long enough.
 
-        `probe` says whether a broker serves.
+        `probe` returns whether a broker serves.
         """
         with self._lock:
             due = self._sets.due(self._monotonic())
@@ -169,7 +169,7 @@ class Brokers:
             self._now_in_use(before)
 
     def keep_looking(self, probe: Callable[[str], bool]) -> None:
-        """Look in a thread of its own for as long as a set is in use that is not the nearest."""
+        """Probe in a thread of its own until the nearest set is in use."""
         with self._lock:
             if self._looking or not self._sets.nearer():
                 return
@@ -186,7 +186,7 @@ class Brokers:
             time.sleep(LOOK_EVERY_S)
 
     def _now_in_use(self, before: tuple[str, ...]) -> None:
-        """Forget who leads elsewhere when the set in use has become another."""
+        """Forget the leaders when another set has come into use."""
         now = self._sets.in_use
         if now == before:
             return
@@ -194,7 +194,7 @@ class Brokers:
         logger.warning("the brokers %s are asked from now on, no longer %s", ", ".join(now), ", ".join(before))
 
     def _is_whole_set_away(self, address: str, now: float) -> bool:
-        """Note that a broker is away; return whether all of its set are."""
+        """Record that a broker is away; return whether its whole set is."""
         self._away[address] = now
         return all(now - self._away.get(other, -AWAY_S) < AWAY_S for other in self._set_of(address))
 
@@ -204,7 +204,7 @@ class Brokers:
     # -- one broker ------------------------------------------------------------------------------------------------
 
     def isolated(self) -> dict[str, str]:
-        """Return who is isolated now, and why."""
+        """Return the isolated brokers, each with the reason."""
         with self._lock:
             now = self._monotonic()
             return {address: breaker.reason for address, breaker in self._breakers.items() if breaker.is_isolated(now)}
@@ -225,7 +225,7 @@ _known: dict[str, Brokers] = {}
 
 
 def known(reach: str) -> Brokers:
-    """Return what this process knows of the brokers at `reach`.
+    """Return the shared state of the brokers at `reach`.
 
     That is HOST:PORT, or several with commas between, or several sets of these with semicolons, the nearest first.
     """

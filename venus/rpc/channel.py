@@ -1,6 +1,6 @@
-"""Connections to a broker: one TCP connection for each channel, checked when it is opened.
+"""Channels to a broker: one TCP connection for each channel, checked when it is opened.
 
-Both ends have windows of a fixed size, without gRPC's bandwidth probe; keepalive finds silent peers.
+Both ends use windows of a fixed size, without gRPC's bandwidth probe; keepalive detects silent peers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def options(
     send_bytes_max: int = MESSAGE_BYTES_MAX,
     receive_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> Options:
-    """Return what both ends set."""
+    """Return the channel options that both ends set."""
     return [
         ("grpc.max_receive_message_length", receive_bytes_max),
         ("grpc.max_send_message_length", send_bytes_max),
@@ -58,7 +58,7 @@ def options(
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),  # counts only without the probe
-        # Half of the shortest keepalive that a peer may have: nobody is taken for a flood of pings.
+        # Half of the shortest keepalive of a peer, so that no peer is treated as a ping flood.
         ("grpc.http2.min_ping_interval_without_data_ms", int(min(keepalive_s, CLUSTER_KEEPALIVE_S) * 500)),
     ]
 
@@ -66,10 +66,10 @@ def options(
 def open_channel(
     address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, keepalive_s: float = KEEPALIVE_S
 ) -> grpc.Channel:
-    """Connect to a broker that serves, as its address says (venus.rpc.address).
+    """Connect to a serving broker with the credentials of its address (venus.rpc.address).
 
-    Raises Unavailable at once when there is none, Untrusted when one side does not believe the other, Denied when the
-    broker knows no role of ours, ConfigError for unusable files of [security].
+    Raises Unavailable at once if there is none, Untrusted if one side does not trust the other, Denied if the broker
+    knows no role of this client, ConfigError for unusable files of [security].
     """
     own = [
         ("grpc.use_local_subchannel_pool", 1),  # a broken connection's back-off must not delay the next channel
@@ -81,14 +81,14 @@ def open_channel(
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
     except grpc.RpcError as error:
         channel.close()
-        told = from_rpc_error(error)
-        if isinstance(told, Denied):
-            raise told from error
+        cause = from_rpc_error(error)
+        if isinstance(cause, Denied):
+            raise cause from error
         from venus.rpc.credentials import explained
 
         raise explained(address, proof, min(timeout_s, EXPLAIN_TIMEOUT_S)) or Unavailable(
             f"broker at {address} cannot be reached; is `venus broker` running?",
-            hint=f"check [broker] listen and address ({str(told)[:160]})",
+            hint=f"check [broker] listen and address ({str(cause)[:160]})",
         ) from error
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         channel.close()
@@ -97,7 +97,7 @@ def open_channel(
 
 
 def unchecked_channel(address: str, chosen: Options) -> grpc.Channel:
-    """Return a channel without asking anybody. Raises ConfigError for unusable files of [security]."""
+    """Return a channel without connecting. Raises ConfigError for unusable files of [security]."""
     credentials = _credentials(proof_of(address))
     if credentials is None:
         return grpc.insecure_channel(str(address), options=chosen)
@@ -105,7 +105,7 @@ def unchecked_channel(address: str, chosen: Options) -> grpc.Channel:
 
 
 def aio_channel(address: str, chosen: Options) -> grpc.aio.Channel:
-    """Return a channel for an event loop, not checked. Raises ConfigError for unusable files of [security]."""
+    """Return an unchecked channel for an event loop. Raises ConfigError for unusable files of [security]."""
     credentials = _credentials(proof_of(address))
     if credentials is None:
         return grpc.aio.insecure_channel(str(address), options=chosen)

@@ -1,7 +1,7 @@
-"""A connection to one broker of several, and the way to the one that leads.
+"""Connection to one broker of several, which follows the leader.
 
-With one address this is a channel to it. With more, whoever cannot be reached is passed over, and a broker that says
-that it does not lead is left for the one that does. Of several sets of brokers the nearest that serves is in use.
+With one address this is a channel to it. With several, unreachable brokers are skipped, and the connection moves from
+a broker that does not lead to the one that does. Of several sets the nearest that serves is used.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from venus.rpc.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
-#: How long a leader is looked for: longer than a lease and an election.
+#: How long to search for a leader: longer than a lease and an election.
 FAILOVER_S = 5.0
-#: Between two questions while nobody leads.
+#: Interval between two attempts while no broker leads.
 ASK_AGAIN_S = 0.1
-#: How long a broker that says when to ask again is asked again.
+#: How long to repeat a request to a broker that says when to ask again.
 OVERLOADED_S = 60.0
-#: How long each of several brokers is waited for at least.
+#: Minimum time to connect to each of several brokers.
 SHARE_S_MIN = 1.0
-#: If this process stood still for more than this part of the time that a silent broker was given, nobody is to blame.
+#: If this process did not run for more than this part of the timeout of a silent broker, the broker is not blamed.
 STALLED_PART = 0.5
-#: How long a broker of a nearer set is waited for when it is looked at.
+#: Timeout of a probe of a nearer set.
 LOOK_TIMEOUT_S = 2.0
 
 
 class Connection:
-    """A channel to a broker that serves. Raises Unavailable when there is none, and names all that were tried."""
+    """Channel to a broker that serves. Raises Unavailable if there is none, naming all that were tried."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Connection:
         end = began + self._failover_s
         asked: list[str] = []
         in_vain: set[str] = set()  # those that could not be reached on the way
-        apart: dict[str, Diverged] = {}  # brokers with another history: one that is the home no more, and does not know
+        apart: dict[str, Diverged] = {}  # brokers with another history: a former home that does not know it yet
         while True:
             asked.append(self.address)
             try:
@@ -91,9 +91,9 @@ class Connection:
             in_vain |= self._move(business)
 
     def _other_set(self, business: str, error: Diverged, apart: dict[str, Diverged]) -> None:
-        """Have another set asked: it may have been promoted, or have the rows. Raises the error if there is none left.
+        """Switch to another set, which may be promoted or have the rows. Raises the error if no set is left.
 
-        Unavailable if it cannot be reached: until it answers, nobody knows which history counts.
+        Raises Unavailable if no other set can be reached: until one answers, it is not known which history counts.
         """
         if self.address in apart:
             why = "have these rows" if isinstance(error, OtherRows) else "be the home by now"
@@ -105,7 +105,7 @@ class Connection:
         self._brokers.set_lost(self.address)
 
     def note(self, business: str, error: VenusError) -> None:
-        """Take in what an error says of who leads and who is away; the next connection will know."""
+        """Record what an error says about leaders and unreachable brokers, for the next connection."""
         if isinstance(error, NotLeader):
             self._brokers.leads(business, error.leader if error.leader != self.address else "")
             if not error.leader:
@@ -121,7 +121,7 @@ class Connection:
         self.channel.close()
 
     def _move(self, business: str) -> set[str]:
-        """Go to the most promising broker; return those that could not be reached."""
+        """Move to the most promising broker; return those that could not be reached."""
         order = self._brokers.in_order(business, self.address)
         if order[0] == self.address:
             return set()
@@ -172,7 +172,7 @@ class Connection:
         ) from failures[order[0]]
 
     def _failed(self, address: str, error: Unavailable, *, stalled: bool) -> None:
-        """Note that a broker could not be reached; silence says nothing of it if this process stood still meanwhile."""
+        """Record that a broker could not be reached; silence does not count if this process did not run meanwhile."""
         cause = error.__cause__
         silent = isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         if silent and stalled:

@@ -1,4 +1,4 @@
-"""The client's end of TLS: what is shown to a broker, and in plain words why one side does not believe the other."""
+"""The client's end of TLS: its credentials, and the reasons why one side does not trust the other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from venus.rpc.address import Proof
 from venus.security import pem
 from venus.security.reading import read_secret
 
-#: What an HTTP/2 client says first; a broker that does not believe us answers with TLS's alert.
+#: First bytes of an HTTP/2 client; a broker that does not trust the client answers with a TLS alert.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-RENEW = "renew the broker's certificate (venus certs issue NAME --renew); a running broker takes it up by itself"
+RENEW = "renew the broker's certificate (venus certs issue NAME --renew); a running broker reloads it"
 
 
 def channel_credentials(proof: Proof) -> grpc.ChannelCredentials | None:
-    """Read the files and return what a channel is opened with, None without TLS. Raises ConfigError."""
+    """Read the files and return the credentials of a channel, None without TLS. Raises ConfigError."""
     token = token_of(proof)
     if not proof.ca:
         if token:
@@ -47,7 +47,7 @@ def own_pair(proof: Proof, now: datetime) -> pem.Pair | None:
 
 
 def token_of(proof: Proof) -> str:
-    """Return the token to show, or nothing. Raises ConfigError."""
+    """Return the token to send, "" if there is none. Raises ConfigError."""
     if proof.token_file:
         return read_secret(Path(proof.token_file), "security.client_token_file").decode(errors="replace").strip()
     return proof.token.get_secret_value()
@@ -56,7 +56,7 @@ def token_of(proof: Proof) -> str:
 def explained(address: str, proof: Proof, timeout_s: float) -> VenusError | None:
     """Return why a connection that failed was refused by TLS, None if TLS is not the reason.
 
-    gRPC says too little of it, so a connection is tried once more, by Python's own TLS.
+    gRPC reports too little, so this connects once more with Python's own TLS.
     """
     host, _, port = str(address).rpartition(":")
     host = host.strip("[]")
@@ -77,12 +77,12 @@ def explained(address: str, proof: Proof, timeout_s: float) -> VenusError | None
 
 
 def _shook_hands(secured: ssl.SSLSocket) -> bool:
-    """Whether there was a handshake: on a connection that was reset meanwhile Python silently skips it."""
+    """Return whether a handshake happened: Python silently skips it on a connection that was reset meanwhile."""
     return secured.version() is not None
 
 
 def _is_served(secured: ssl.SSLSocket) -> bool:
-    """Whether the broker goes on after the handshake; gRPC's server just hangs up on whom it does not believe."""
+    """Return whether the broker continues after the handshake; gRPC's server disconnects untrusted clients."""
     try:
         secured.sendall(PREFACE)
         return bool(secured.recv(1))
@@ -117,20 +117,20 @@ def _asks_for_tls(plain: socket.socket, address: str) -> VenusError | None:
 
 
 def _not_believed(address: str, host: str, error: ssl.SSLCertVerificationError, proof: Proof) -> VenusError:
-    said = error.verify_message
-    if "expired" in said:
+    text = error.verify_message
+    if "expired" in text:
         return Untrusted(f"the certificate of the broker at {address} has expired", hint=RENEW)
-    if "not yet valid" in said:
-        text = f"the certificate of the broker at {address} is not valid yet"
-        return Untrusted(text, hint="check the clocks of both machines")
-    if "ostname mismatch" in said or "IP address mismatch" in said:
+    if "not yet valid" in text:
+        what = f"the certificate of the broker at {address} is not valid yet"
+        return Untrusted(what, hint="check the clocks of both machines")
+    if "ostname mismatch" in text or "IP address mismatch" in text:
         hint = f"use a host that it names as broker.address, or issue one for it: venus certs issue NAME --host {host}"
         return Untrusted(f"the certificate of the broker at {address} is not for {host}", hint=hint)
-    if "self" in said and "signed" in said:
-        text = f"the certificate of the broker at {address} is self-signed or signed by an unknown authority"
+    if "self" in text and "signed" in text:
+        what = f"the certificate of the broker at {address} is self-signed or signed by an unknown authority"
     else:
-        text = f"the certificate of the broker at {address} is not signed by security.ca {proof.ca}"
-    return Untrusted(text, hint="set security.ca to the file of the authority that has signed it")
+        what = f"the certificate of the broker at {address} is not signed by security.ca {proof.ca}"
+    return Untrusted(what, hint="set security.ca to the file of the authority that has signed it")
 
 
 def _not_admitted(address: str, proof: Proof) -> VenusError:

@@ -1,7 +1,7 @@
-"""One end of a stream in both directions: what a producer's and a consumer's have in common.
+"""Client end of a bidirectional stream: the common part of producer and subscriber.
 
-Calls only queue; one thread writes (gRPC's own, which takes the next frame as soon as the last one is on its way)
-and one reads. After the stream broke, every call raises the error that broke it.
+Calls only queue. One thread writes (gRPC's own, which takes the next frame as soon as the last one is sent) and one
+reads. Once the stream has broken, every call raises the error that broke it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FrameT = TypeVar("FrameT")
 
 
 class Duplex(Generic[FrameT]):
-    """A stream of a business, and its two threads."""
+    """Stream of a business, with its two threads."""
 
-    #: What its reading thread is called.
+    #: Name of the reading thread.
     thread_name = "venus-stream"
 
     def __init__(self, address: str, business: str, keepalive_s: float) -> None:
@@ -35,7 +35,7 @@ class Duplex(Generic[FrameT]):
         self._news = threading.Condition(self._lock)  # for the callers
         self._error: VenusError | None = None
         self._closing = False
-        self._attempt = 0  # streams that were opened until a broker took this one
+        self._attempt = 0  # streams opened until a broker accepted this one
         self._reader: threading.Thread | None = None
         self._call: grpc._CallIterator[FrameT] | None = None
         self._connection = Connection(address, business=business, keepalive_s=keepalive_s)
@@ -73,7 +73,7 @@ class Duplex(Generic[FrameT]):
     # -- both threads --------------------------------------------------------------------------------------------
 
     def _take(self, frame: FrameT) -> None:
-        """Use a frame that has arrived. Raises VenusError for one that cannot be used; it ends the stream."""
+        """Handle a frame. Raises VenusError for an invalid one, which ends the stream."""
         raise NotImplementedError
 
     def _begin(self, opened: Callable[[int], grpc._CallIterator[FrameT]]) -> None:
@@ -102,7 +102,7 @@ class Duplex(Generic[FrameT]):
         self._ended(error)
 
     def _ended(self, error: VenusError) -> None:
-        if not self._closing:  # the end that we asked for says nothing of the broker
+        if not self._closing:  # an end that this side requested says nothing about the broker
             self._connection.note(self._business, error)
         with self._lock:
             self._error = error

@@ -1,8 +1,8 @@
 """Errors between processes: a class of venus.errors becomes a gRPC status, and the same class again at the caller.
 
-The code tells strangers (load balancers, grpcurl) roughly what happened; the class name travels in the trailing
-metadata `venus-error`, the hint in `venus-hint-bin`, the address of a leader in `venus-leader`, the time after which
-to ask again in `venus-retry-ms`, so that nothing is lost between two processes of VENUS.
+The status code informs other programs (load balancers, grpcurl) roughly. The trailing metadata carry the class name
+(`venus-error`), the hint (`venus-hint-bin`), the address of a leader (`venus-leader`) and the time after which to ask
+again (`venus-retry-ms`), so that nothing is lost between two processes of VENUS.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ BY_NAME: dict[str, type[VenusError]] = {
 
 
 class Status(NamedTuple):
-    """What `context.abort` takes."""
+    """Arguments of `context.abort`."""
 
     code: grpc.StatusCode
     details: str
@@ -85,7 +85,7 @@ def to_status(error: VenusError) -> Status:
 
 
 def from_rpc_error(error: grpc.RpcError) -> VenusError:
-    """Return what the peer raised, or what gRPC's own complaint amounts to."""
+    """Return the error that the peer raised, or the error that corresponds to gRPC's own status."""
     code, details = error.code(), error.details() or ""
     trailing: Any = error.trailing_metadata() or ()  # of pairs: named ones, with grpc.aio plain ones
     metadata = dict(tuple(trailing))
@@ -96,10 +96,10 @@ def from_rpc_error(error: grpc.RpcError) -> VenusError:
             return cls(details, hint=text, leader=_leader(metadata.get(LEADER_KEY, "")))
         if issubclass(cls, Overloaded):
             return cls(details, hint=text, retry_after_s=_retry_s(metadata.get(RETRY_KEY, "")))
-        told = cls(details, hint=text)
-        if isinstance(told, errors.Unavailable):
-            told.said_by_peer = True
-        return told
+        raised = cls(details, hint=text)
+        if isinstance(raised, errors.Unavailable):
+            raised.said_by_peer = True
+        return raised
     if "eserializing" in details:
         return errors.DigestMismatch("a message arrived damaged: it cannot be parsed")
     if code is grpc.StatusCode.UNIMPLEMENTED:
@@ -107,19 +107,19 @@ def from_rpc_error(error: grpc.RpcError) -> VenusError:
     return FOREIGN.get(code, VenusError)(f"{details or 'no details'} ({code.name})")
 
 
-def _retry_s(told: str | bytes) -> float:
-    """Return a time to wait, 0 if what was told is none."""
-    text = told if isinstance(told, str) else ""
+def _retry_s(value: str | bytes) -> float:
+    """Return a time to wait in seconds, 0 if the value is invalid."""
+    text = value if isinstance(value, str) else ""
     return min(int(text), RETRY_MS_MAX) / 1000 if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
 
 
-def _leader(told: str | bytes) -> str:
-    """Return the address of a leader, or "" if what was told is none."""
-    return told if isinstance(told, str) and told.isascii() and is_address(told) else ""
+def _leader(value: str | bytes) -> str:
+    """Return the address of a leader, "" if the value is invalid."""
+    return value if isinstance(value, str) and value.isascii() and is_address(value) else ""
 
 
 def reason(error: grpc.RpcError) -> str:
-    """Return in a few words why a connection failed, without gRPC's account of how it tried."""
+    """Return briefly why a connection failed, without gRPC's list of attempts."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer"
     details = " ".join((error.details() or error.code().name).split())

@@ -1,4 +1,4 @@
-"""An event loop that keeps up with gRPC, whose thread tells it of each event by one byte in a pair of sockets.
+"""Event loop that keeps up with gRPC, whose thread signals each event by one byte in a pair of sockets.
 
 gRPC's handler takes all events that wait, but one byte only. While several events come in each turn of the loop, some
 280 bytes fill the pair, and from then on gRPC's thread stands still until the next turn: one event a turn. With 5,000
@@ -26,16 +26,16 @@ _one_loop = threading.Lock()
 
 
 class EventLoop(asyncio.SelectorEventLoop):
-    """The loop of a process with grpc.aio and HTTP."""
+    """Event loop of a process with grpc.aio and HTTP."""
 
     async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
-        """Listen; a connection that does not end its TLS handshake is closed soon: asyncio waits for 60 s."""
+        """Listen, and close connections that do not complete their TLS handshake soon; asyncio would wait for 60 s."""
         if options.get("ssl") is not None:
             options.setdefault("ssl_handshake_timeout", TLS_HANDSHAKE_S)
         return await super().create_server(*args, **options)
 
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
-        """Call back when there is something to read; gRPC with what it has written, told once for all of it."""
+        """Register a callback for readable sockets; gRPC's handler is called once for all its waiting bytes."""
         if isinstance(fd, socket.socket) and _HANDLER in repr(callback):
             callback = functools.partial(_once_for_all, fd, callback)
         super().add_reader(fd, callback, *args)
@@ -51,6 +51,6 @@ def _once_for_all(pair: socket.socket, handle: Callable[..., object], *args: Any
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run like `asyncio.run`."""
+    """Run a coroutine like `asyncio.run`."""
     with asyncio.Runner(loop_factory=EventLoop) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""Whether a broker that answers is of a home of a business, by what its status says. Pure."""
+"""Whether a broker belongs to the home of a business, according to its status. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from venus.wire import broker_pb2
 
 
 def is_home(network: broker_pb2.NetworkStatus, entry: broker_pb2.BusinessStatus | None) -> bool:
-    """Whether producers may ship for a business there: by configuration, or since a promotion of this business.
+    """Return whether producers may ship for a business there: by configuration, or since its promotion.
 
-    `entry` None: it has nothing of the business yet.
+    `entry` None: the broker has no data of the business yet.
     """
     if entry is not None and (entry.replaced or entry.HasField("mirror")):
         return False

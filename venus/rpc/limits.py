@@ -40,12 +40,12 @@ GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 
 #: Of a home's brokers.
 ADDRESSES_MAX = 100
-#: A home term counts promotions: one that nobody could ever exceed must not come from outside.
+#: A home term counts promotions: a term that could never be exceeded must not come from outside.
 HOME_TERM_MAX = 1_000_000
 SET_ID_CHARS_MAX = 100
 #: Ids of the networks that a store belongs to.
 NETWORKS_MAX, NETWORK_CHARS_MAX = 100, 64
-#: Of what somebody wants of a table's rows, in the one way of writing it.
+#: Characters of a row filter in its canonical form.
 PREDICATE_CHARS_MAX = 40_000
 #: Sets on the way from the home, each of which may choose rows.
 LEVELS_MAX = 100
@@ -442,5 +442,5 @@ def _has_rules(kind: Descriptor) -> bool:
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Whether a field may be there more than once."""
+    """Return whether a field may be there more than once."""
     return bool(field.is_repeated)

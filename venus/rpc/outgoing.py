@@ -1,12 +1,11 @@
-"""What a producer still has to say: half messages until they are on disk, decisions until they are answered.
+"""Send queue of a producer: half messages until they are on disk, decisions until they are answered.
 
-Pure bookkeeping without threads, so that resending can be tested by itself. Whatever is queued goes out in one
-frame, up to a limit; a single half message therefore leaves at once, and under load frames fill up by themselves.
+Pure bookkeeping without threads, so that resending can be tested alone. All queued messages are sent in one frame, up
+to a limit; a single half message therefore leaves at once, and under load frames fill up.
 
-The limit is small at first and after a refusal, and twice as large with each frame that is acknowledged, up to
-FRAME_BYTES: of many producers that begin at once nobody knows yet how much the broker can take. Until then the next
-half messages go when the last are on disk, so that they share a frame: 200 producers of 20 batches each sent nearly
-every batch alone otherwise, and most of what they had sent was refused with the first one that was.
+The limit is small at first and after a refusal, and doubles with each acknowledged frame, up to FRAME_BYTES: when many
+producers start at once, none of them knows how much the broker can take. Until the limit is reached, the next half
+messages wait until the last ones are on disk, so that they share a frame.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from venus.flow.precedence import SMALL_BYTES
 from venus.rpc.channel import FRAME_BYTES
 from venus.wire import broker_pb2
 
-#: What a message costs beyond its body, for windows and credit.
+#: Cost of a message beyond its body, for windows and credit.
 OVERHEAD_BYTES = 64
 
 
 def half_cost(half: broker_pb2.Half) -> int:
-    """Return what a half message weighs in a window."""
+    """Return the cost of a half message in a window."""
     return len(half.body) + OVERHEAD_BYTES
 
 
 class Outgoing:
-    """Two queues around the position up to which things were sent."""
+    """Queues of unsent and of sent, unacknowledged messages."""
 
     def __init__(self) -> None:
         self._queued: deque[broker_pb2.Half] = deque()
@@ -51,16 +50,16 @@ class Outgoing:
 
     @property
     def _halves_may_go(self) -> bool:
-        """Whether frames are as large as they may be, or the small ones before are on disk."""
+        """Whether frames have reached their full size, or all earlier small frames are on disk."""
         return self._frame_bytes >= FRAME_BYTES or not self._frames
 
     def hurry(self) -> None:
-        """Wait for no answer any more: the stream ends behind what is queued."""
+        """Stop waiting for acknowledgements: the stream ends after the queued messages."""
         self._frame_bytes = FRAME_BYTES
 
     @property
     def rolling_back(self) -> bool:
-        """Whether a rollback waits for its answer: its batch numbers may not be reused before."""
+        """Whether a rollback is unanswered: until then its batch numbers may not be reused."""
         return any(d.verdict == broker_pb2.ROLLBACK for q in (self._asked, self._decisions) for d in q)
 
     def add_half(self, half: broker_pb2.Half) -> None:
@@ -69,7 +68,7 @@ class Outgoing:
         self.unacknowledged_bytes += half_cost(half)
 
     def add_decision(self, decision: broker_pb2.Decision) -> None:
-        """Queue a decision; of two COMMITs behind each other, the one that reaches further says everything."""
+        """Queue a decision; of two consecutive COMMITs the one that reaches further suffices."""
         if decision.verdict == broker_pb2.ROLLBACK:
             self._drop_from(decision.batch_no)
         last = self._decisions[-1] if self._decisions else None
@@ -81,30 +80,30 @@ class Outgoing:
         self._decisions.append(decision)
 
     def set_report(self, report: broker_pb2.AdapterReport) -> None:
-        """Queue what the adapter says of itself; only the newest goes out."""
+        """Queue a report of the adapter; only the newest is sent."""
         self._report = report
 
     def set_committed(self, committed: broker_pb2.Committed) -> None:
-        """Queue what the source has committed: it goes out with the decisions before it, and before any half."""
+        """Queue what the source has committed; it is sent with the decisions before it, and before any half."""
         assert not self._queued, "half messages follow it"
         self._committed = committed
 
     def is_urgent(self, through: int) -> bool:
-        """Whether there is something that does not wait while half messages pause.
+        """Return whether there is something to send while half messages pause.
 
         A report, or a decision on what is on the broker's disk up to `through`.
         """
         return self._report is not None or bool(self._decisions and self._decisions[0].batch_no <= through)
 
     def take_urgent(self, through: int) -> broker_pb2.ProducerFrame:
-        """Return a frame with what is urgent."""
+        """Return a frame with the urgent messages."""
         decisions = []
         while self._decisions and self._decisions[0].batch_no <= through:
             decisions.append(self._decisions.popleft())
         return self._frame([], decisions)
 
     def take(self) -> broker_pb2.ProducerFrame:
-        """Return the next frame; what it holds counts as sent."""
+        """Return the next frame; its messages count as sent."""
         halves: list[broker_pb2.Half] = []
         room = self._frame_bytes
         may_go = self._halves_may_go
@@ -150,14 +149,14 @@ class Outgoing:
                     break
 
     def resend(self, batch_no: int = 0) -> None:
-        """Send again from this batch on, and the decisions without an answer; small frames first."""
+        """Queue again all halves from this batch on, and the unanswered decisions; small frames first."""
         self._frame_bytes = SMALL_BYTES
         self._frames.clear()
         while self._sent and self._sent[-1].batch_no >= batch_no:
             self._queued.appendleft(self._sent.pop())
         self._decisions.extendleft(reversed(self._asked))
         self._asked.clear()
-        self._committed = self._said or self._committed  # saying it twice does no harm
+        self._committed = self._said or self._committed  # sending it twice does no harm
 
     def _drop_from(self, batch_no: int) -> None:
         for queue in (self._queued, self._sent):

@@ -1,6 +1,6 @@
 """The upper adapter's end of the stream to the broker (VENUS 3.3, figure 4): half messages, decisions, reviews.
 
-After the stream broke, a new Producer is needed: what was undecided then is told by the broker's InitAck.
+Once the stream has broken, a new Producer is needed; the broker's InitAck then names the undecided batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 class Producer(Duplex[broker_pb2.BrokerFrame]):
-    """One stream of one producer; safe to use from several threads."""
+    """Stream of one producer; thread-safe."""
 
     thread_name = "venus-producer"
 
@@ -50,7 +50,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
         self._rolled_back: broker_pb2.Decided | None = None
         self._reviews: dict[int, broker_pb2.HalfRef] = {}
         self._squeezer = Squeezer()
-        self._generation = 0  # of what the broker has taken without asking for it again
+        self._generation = 0  # raised whenever the broker requests messages again
         self._not_before = 0.0
         #: How often the broker asked to send again, and to slow down.
         self.resends = self.throttles = 0
@@ -69,8 +69,8 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
     ) -> broker_pb2.InitAck:
         """Open the stream and fence every older producer of the business.
 
-        Raises Held while another one is alive that is not this `owner`, unless it is told to `take_over`. Whether it
-        is the broker finds out in at most the time after which it takes a silent connection for lost.
+        Raises Held while a producer of another `owner` is alive, unless `take_over` is set. The broker may need as
+        long to find out as until it treats a silent connection as lost.
         """
         self._init.source_epoch = source_epoch
         self._init.source_last_batch = source_last_batch
@@ -104,7 +104,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             return self._through
 
     def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
-        """Queue a decision; `wait_decided` tells when it is durable. `can_wait` = nobody waits for it."""
+        """Queue a decision; `wait_decided` returns when it is durable. `can_wait`: the caller does not wait for it."""
         with self._lock:
             self._check()
             assert self._ack is not None, "connect first"
@@ -139,8 +139,8 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
     def pass_over(self, last_batch: int, next_sequence: int) -> None:
         """Queue what the source has committed, for a broker in doubt.
 
-        Everything that InitAck has undecided is decided before, and half messages follow. `wait_decided` tells when
-        the broker has gone on behind it.
+        The undecided halves of InitAck must be decided before; half messages may follow. `wait_decided` returns when
+        the broker has skipped to this position.
         """
         with self._lock:
             self._check()
@@ -151,7 +151,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             self._work.notify()
 
     def report(self, condition: AdapterCondition) -> None:
-        """Tell the broker how the tables stand; queued."""
+        """Queue a report of the tables' condition."""
         with self._lock:
             self._check()
             self._outgoing.set_report(encode(condition))

@@ -1,4 +1,4 @@
-"""An adapter's condition on the wire: cut to size by whoever sends it, checked by whoever takes it."""
+"""An adapter's condition and rows identity on the wire: truncated by the sender, checked by the receiver."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _STATE = re.compile(r"[A-Z_]{1,20}")
 
 
 def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
-    """Return the message; tables beyond the limit are counted, long texts are cut."""
-    told = condition.tables[:TABLES_MAX]
+    """Return the message; tables beyond the limit are only counted, long texts are truncated."""
+    listed = condition.tables[:TABLES_MAX]
     return broker_pb2.AdapterReport(
         paused=condition.paused,
         cut_over=_line(condition.cut_over, limits.REPORTED_MOMENT_CHARS_MAX),
@@ -38,7 +38,7 @@ def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
                 quarantined=table.quarantined,
                 rows=_line(table.rows, REASON_CHARACTERS_MAX),
             )
-            for table in told
+            for table in listed
         ],
         figures=_encode_figures(condition.figures),
     )
@@ -78,7 +78,7 @@ def _decode_figures(figures: broker_pb2.AdapterFigures) -> AdapterFigures:
 
 
 def decode(report: broker_pb2.AdapterReport) -> AdapterCondition:
-    """Return what a checked message says."""
+    """Return the condition in a checked message."""
     return AdapterCondition(
         paused=report.paused,
         cut_over=report.cut_over,
@@ -96,7 +96,7 @@ def decode(report: broker_pb2.AdapterReport) -> AdapterCondition:
 
 
 def check(report: broker_pb2.AdapterReport) -> None:
-    """Raise ProtocolError for a report that no adapter of ours would send."""
+    """Raise ProtocolError for a report that no VENUS adapter sends."""
     if len(report.tables) > TABLES_MAX:
         raise ProtocolError(f"a report names {len(report.tables):,} tables, at most {TABLES_MAX} are taken")
     if len(report.cut_over) > limits.REPORTED_MOMENT_CHARS_MAX or not report.cut_over.isprintable():
@@ -124,7 +124,7 @@ def _texts(table: broker_pb2.TableReport) -> tuple[str, str]:
 
 
 def reported_problems(entry: broker_pb2.BusinessStatus, now_us: int) -> Iterator[tuple[str, str]]:
-    """Yield what needs somebody, with the group that said it (SOURCE for the upper adapter)."""
+    """Yield the problems that need an operator, each with the reporting group (SOURCE for the upper adapter)."""
     if entry.HasField("source"):
         yield from ((SOURCE, text) for text in _dated(entry.source, problems(decode(entry.source.report)), now_us))
     for consumer in entry.consumers:
@@ -137,7 +137,7 @@ def reported_problems(entry: broker_pb2.BusinessStatus, now_us: int) -> Iterator
 
 
 def _dated(reported: broker_pb2.Reported, found: list[str], now_us: int) -> list[str]:
-    """Say of each how old it is, if its adapter is away."""
+    """Append to each problem how old it is, if its adapter is away."""
     if not reported.unknown_since_us:
         return found
     age_s = max(0, now_us - reported.unknown_since_us) // 10**6
@@ -145,13 +145,13 @@ def _dated(reported: broker_pb2.Reported, found: list[str], now_us: int) -> list
 
 
 def _line(text: str, characters_max: int) -> str:
-    """Return a text as one line of printable characters, cut to its limit."""
+    """Return a text as one line of printable characters, truncated to its limit."""
     line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     return line if len(line) <= characters_max else line[: characters_max - 3] + "..."
 
 
 def to_wire(identity: RowsIdentity) -> broker_pb2.RowsIdentity:
-    """Return the message."""
+    """Return the message of a rows identity."""
     return broker_pb2.RowsIdentity(
         set=identity.set,
         tables=[
@@ -162,7 +162,7 @@ def to_wire(identity: RowsIdentity) -> broker_pb2.RowsIdentity:
 
 
 def from_wire(message: broker_pb2.RowsIdentity) -> RowsIdentity:
-    """Read the message."""
+    """Return the rows identity in a message."""
     return RowsIdentity(
         set=message.set,
         tables=tuple(
@@ -172,14 +172,14 @@ def from_wire(message: broker_pb2.RowsIdentity) -> RowsIdentity:
 
 
 def said_in(message: broker_pb2.Opened | broker_pb2.Snapshot | broker_pb2.Increment) -> RowsIdentity | None:
-    """Return what a broker says with a position; None = nothing, which an older one never does."""
+    """Return the rows identity that a broker sends with a position; None from an older broker."""
     return from_wire(message.rows) if message.HasField("rows") else None
 
 
 def check_table(snapshot: broker_pb2.Snapshot, rows: RowsIdentity | None, table_id: int) -> None:
-    """Take no full data of a table from a set with other rows than the one whose changes are followed.
+    """Raise Unavailable if a snapshot has other rows of a table than the set whose changes are followed.
 
-    `rows` None = that one has not said which it has. Raises Unavailable.
+    `rows` None: the followed set has not sent its identity.
     """
     found = said_in(snapshot)
     if rows is not None and found is not None and differing(rows, found, (table_id,)):

@@ -75,7 +75,7 @@ def _whole(data: bytes) -> bool:
 
 
 def _has_seal(data: bytes) -> bool:
-    """Whether there is a seal, or was one: a single flipped bit leaves its tag or its hash as they were."""
+    """Return whether there is a seal, or was one: a single flipped bit leaves its tag or its hash as they were."""
     tail = data[-SEAL_BYTES:]
     return tail[:1] == TAG or tail[1:] == xxhash.xxh3_64_digest(memoryview(data)[:-SEAL_BYTES])[::-1]
 
@@ -93,7 +93,7 @@ def opener(kind: type[M]) -> Callable[[bytes], M]:
 
 
 def frame_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
-    """Return a parser for whoever looks at each frame with `checked`: a server, or a client with a loop."""
+    """Return a parser for callers that pass each frame to `checked`: servers, and clients with a loop."""
 
     def parse(data: bytes) -> M | _NoMessage | None:
         if _whole(data):

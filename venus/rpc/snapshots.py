@@ -1,7 +1,7 @@
-"""The full interface in parts (VENUS 3.3): open a snapshot at a cut, read its key ranges from anywhere, let it go.
+"""Client of the full interface (VENUS 3.3): open a snapshot at a cut, read its key ranges from anywhere, close it.
 
-A snapshot is at the broker that made it. Where there are several, its id here is HOST:PORT/ID of that broker, so that
-whoever is handed the id, in this process or another, asks the right one.
+A snapshot lives at the broker that made it. With several brokers its id is HOST:PORT/ID of that broker, so that every
+process that receives the id asks the right one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from venus.wire import broker_pb2
 M = TypeVar("M", bound=Message)
 
 CALL_TIMEOUT_S = 120.0
-#: Enough for what is done once for each chunk not to count.
+#: Large enough that the fixed cost of a chunk does not matter.
 CHUNK_BYTES = 1 << 20
 #: How often a split is resumed without a single chunk in between.
 RESUMES_MAX = 6
@@ -41,32 +41,32 @@ RESUME_MAX_S = 5.0
 
 @dataclass(slots=True)
 class Resume:
-    """How far a reader is in a key range, and what it has had of it."""
+    """Position of a reader in a key range, and the totals of the rows it has read."""
 
     after: bytes = b""
     totals: Totals = field(default_factory=Totals)
 
     def take(self, chunk: Chunk) -> None:
-        """Count a chunk that is handed out. Raises ProtocolError if it ends a range that has other rows."""
+        """Count a chunk. Raises ProtocolError if the range ends with other totals than the broker's."""
         self.after = chunk.last or self.after
         self.totals.add(chunk.rows)
         if chunk.end and chunk.totals != self.totals:
-            said = chunk.totals.rows if chunk.totals else 0
-            raise ProtocolError(f"a split of {said} rows arrived with {self.totals.rows}, or with other ones")
+            expected = chunk.totals.rows if chunk.totals else 0
+            raise ProtocolError(f"a split of {expected} rows arrived with {self.totals.rows}, or with other ones")
 
 
 class _Away(Unavailable):
-    """The broker that has a snapshot cannot be reached, while another one can."""
+    """The broker of a snapshot cannot be reached, while another one can."""
 
 
 class Snapshots:
-    """A connection for the full interface."""
+    """Client for snapshots of the full data; thread-safe."""
 
     def __init__(self, address: str, *, keepalive_s: float = KEEPALIVE_S) -> None:
         self._reach, self._keepalive_s = address, keepalive_s
         self._connection = Connection(address, keepalive_s=keepalive_s)
         self._lock = threading.Lock()
-        self._elsewhere: dict[str, Connection] = {}  # to other brokers, which have snapshots that were handed to us
+        self._elsewhere: dict[str, Connection] = {}  # to other brokers, for snapshots opened elsewhere
         #: Chunks that arrived damaged, and streams that were resumed.
         self.digest_mismatches = self.resumes = 0
 
@@ -76,7 +76,7 @@ class Snapshots:
     ) -> broker_pb2.Snapshot:  # fmt: skip
         """Make a snapshot and pin it for its lease.
 
-        The lease begins with a word of ours: of an answer that is lost nothing stays at the broker.
+        The lease begins with a confirmation of the client, so a lost answer leaves no snapshot at the broker.
         """
         request = broker_pb2.OpenSnapshotRequest(
             business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder, only=only,
@@ -119,7 +119,7 @@ class Snapshots:
                 )
 
     def totals(self, snapshot_id: str) -> dict[int, Totals]:
-        """Return, per table, what the broker counts in the planned splits itself; compare it at the end of a load."""
+        """Return the broker's own totals of the planned splits by table, to compare them after a load."""
         answer = self._ask("SumSnapshot", snapshot_id, broker_pb2.SnapshotTotals)
         return {table.table_id: Totals(table.rows, table.rows_digest) for table in answer.tables}
 
@@ -128,7 +128,7 @@ class Snapshots:
         return _ask(connection.channel, method, broker_pb2.SnapshotRef(snapshot_id=own_id), kind)
 
     def _at(self, snapshot_id: str) -> tuple[Connection, str]:
-        """Return the connection to the broker that has a snapshot, and the id that it goes by there."""
+        """Return the connection to the broker of a snapshot, and the snapshot's id there."""
         address, _, own_id = snapshot_id.rpartition("/")
         if not address or address == self._connection.address:
             return self._connection, own_id
@@ -152,9 +152,9 @@ class Snapshots:
         chunk_bytes: int = CHUNK_BYTES,
         own_range: bool = False,
     ) -> Iterator[Chunk]:
-        """Yield the chunks of one split of the plan; lost or damaged chunks are asked for again.
+        """Yield the chunks of one split of the plan; lost or damaged chunks are requested again.
 
-        `resume` goes on where another call stopped. `own_range`: the range is the caller's, not one of the plan.
+        `resume` continues where another call stopped. `own_range`: the range is the caller's, not one of the plan.
         Raises ProtocolError if the rows of the whole range are not those that the broker counts in it.
         """
         failures, ended = 0, False
@@ -197,7 +197,7 @@ class Snapshots:
             call.cancel()
 
     def close(self, snapshot_id: str = "") -> None:
-        """Let a snapshot go; without an id close the connection, and open snapshots live on until their lease ends."""
+        """Close a snapshot, or without an id the connection; open snapshots then live until their lease ends."""
         if not snapshot_id:
             for connection in (self._connection, *self._elsewhere.values()):
                 connection.close()

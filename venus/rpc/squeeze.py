@@ -1,8 +1,11 @@
-"""Large bodies on their way over one connection: what it has carried shortly before is not carried again.
+"""Compression of large bodies on one connection: data that it has carried shortly before is not sent again.
 
-A row travels as a whole, with a large object that has not changed. So bodies that only a large row can fill become
-blocks of one zstd stream with a long window: an object that went over the same connection within the last
-`WINDOW_BYTES` costs a kilobyte. Small bodies go as they are, which is quicker. Digests are of the bodies themselves.
+A row travels whole, with large objects that have not changed. So large bodies become blocks of one zstd stream with a
+long window: an object that was sent over the same connection within the last `WINDOW_BYTES` costs a kilobyte. Small
+bodies stay uncompressed, which is faster. Digests are of the bodies themselves.
+
+Credit says how many bytes a consumer lets the broker send; both ends count alike. The broker never exceeds the credit.
+A message larger than the whole credit may be sent alone, when nothing else is outstanding: it would wait for ever.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from venus.errors import DigestMismatch, ProtocolError
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.wire import broker_pb2
 
-#: Twice what a batch of small rows is limited to.
+#: Twice the limit of a batch of small rows.
 LARGE_BYTES = 2 << 20
-#: What is not squeezed must fit into one message, so what is squeezed is not larger either.
+#: An uncompressed body must fit into one message, so a compressed one is limited alike.
 BODY_BYTES_MAX = MESSAGE_BYTES_MAX
 _WRITE_BYTES = 1 << 20
 _WINDOW_LOG = 25
@@ -37,13 +40,13 @@ class Squeezer:
         self._number = 0
 
     def halves(self, frame: broker_pb2.ProducerFrame, generation: int) -> broker_pb2.ProducerFrame:
-        """Squeeze what is large in a frame. Another generation = the other end has forgotten what it had."""
+        """Compress the large bodies of a frame. A new generation means that the other end has lost its window."""
         for half in frame.halves:
             self._squeeze(half, generation)
         return frame
 
     def increments(self, frame: broker_pb2.DeliveryFrame) -> broker_pb2.DeliveryFrame:
-        """Squeeze what is large in a frame."""
+        """Compress the large bodies of a frame."""
         for increment in frame.increments:
             self._squeeze(increment, 0)
         return frame
@@ -72,8 +75,8 @@ class Unsqueezer:
     def body(self, message: broker_pb2.Half | broker_pb2.Increment) -> bytes:
         """Return a message's body, which never takes more memory than `BODY_BYTES_MAX`.
 
-        Raises DigestMismatch for a block that does not follow the one before, or is larger than it says, ProtocolError
-        for one that says that it is too large.
+        Raises DigestMismatch for a block that is out of order or larger than stated, ProtocolError for a stated size
+        above the limit.
         """
         if not message.HasField("squeezed"):
             return message.body
@@ -107,11 +110,11 @@ class Unsqueezer:
 
 
 class _NoRoomError(Exception):
-    """A block does not hold what it says."""
+    """A block has another size than stated."""
 
 
 class _Room(io.RawIOBase):
-    """Where a decompressor writes: as much as was stated, a piece at a time."""
+    """Output buffer of a decompressor, limited to the stated size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,11 +122,11 @@ class _Room(io.RawIOBase):
         self._size = self._left = 0
 
     def begin(self, size: int) -> None:
-        """Make room."""
+        """Start a body of `size` bytes."""
         self._pieces, self._size, self._left = [], size, size
 
     def write(self, piece: Any) -> int:
-        """Take a piece. Raises _NoRoomError beyond what was stated."""
+        """Append a piece. Raises _NoRoomError beyond the stated size."""
         self._left -= len(piece)
         if self._left < 0:
             raise _NoRoomError(f"it holds more than the {self._size} bytes that it says")
@@ -131,7 +134,7 @@ class _Room(io.RawIOBase):
         return len(piece)
 
     def end(self) -> bytes:
-        """Return what was written, and forget it. Raises _NoRoomError for less than was stated."""
+        """Return the body and clear the buffer. Raises _NoRoomError if it is shorter than stated."""
         pieces, self._pieces = self._pieces, []
         if self._left:
             raise _NoRoomError(f"it holds {self._size - self._left} bytes of the {self._size} that it says")
@@ -146,7 +149,7 @@ def check_frame(messages: Iterable[broker_pb2.Half | broker_pb2.Increment]) -> N
 
 
 def is_large(frame: broker_pb2.DeliveryFrame) -> bool:
-    """Whether squeezing may take a moment."""
+    """Return whether compression may take a moment."""
     return frame.ByteSize() >= LARGE_BYTES
 
 
@@ -158,7 +161,7 @@ OVERHEAD_BYTES = 64
 
 
 def cost(message: broker_pb2.Increment | broker_pb2.SnapshotChunk) -> int:
-    """Return what a message takes from the credit."""
+    """Return the cost of a message in credit."""
     return len(message.body) + OVERHEAD_BYTES
 
 
@@ -169,14 +172,14 @@ class Credit:
         self.balance = self._whole = granted
 
     def grant(self, nbytes: int) -> None:
-        """Take credit that the consumer gives, back or for the first time."""
+        """Add credit that the consumer grants or returns."""
         self.balance += nbytes
         self._whole = max(self._whole, self.balance)
 
     def allows(self, nbytes: int) -> bool:
-        """Whether a message of this cost may go now."""
+        """Return whether a message of this cost may be sent now."""
         return self.balance > 0 and (nbytes <= self.balance or self.balance == self._whole)
 
     def spend(self, nbytes: int) -> None:
-        """Note that a message went."""
+        """Subtract the cost of a sent message."""
         self.balance -= nbytes

@@ -1,7 +1,7 @@
-"""How long a peer took, without the time in which this process itself stood still (venus/flow/breaker.py).
+"""Stopwatch for the latency of a peer, without the time in which this process did not run (venus/flow/breaker.py).
 
-A thread beats while somebody measures, and a moment longer, because most of those who measure do so all the time. What
-is measured all day beats slowly: each beat wakes an idle process.
+A thread beats while a stopwatch is in use, and a moment longer, because most callers measure repeatedly. Continuous
+measurements use slow beats, because each beat wakes an idle process.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Self
 from venus.flow.breaker import Stalls
 
 BEAT_S = 0.05
-#: The thread ends when nobody has begun to measure for so long; no connecting takes longer (channel.CONNECT_TIMEOUT_S).
+#: The thread ends this long after the last stopwatch started; connecting takes less (channel.CONNECT_TIMEOUT_S).
 LINGER_S = 10.0
-#: For what is judged by whole seconds: a time may count as much longer than it was as a beat is apart.
+#: For measurements in whole seconds: a result may be too long by up to one beat.
 COARSE_BEAT_S = 1.0
 COARSE_LINGER_S = 60.0
 
 
 class Pacemaker:
-    """The thread; it is started at the first use, and once more in a process that was forked."""
+    """Thread that beats; it starts at the first use, and again in a forked process."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Pacemaker:
         self._thread: threading.Thread | None = None
 
     def want(self) -> None:
-        """Beat from now on."""
+        """Start or prolong the beats."""
         with self._lock:
             self._wanted_at = self.monotonic()
             if self._thread is None or not self._thread.is_alive():
@@ -49,7 +49,7 @@ class Pacemaker:
                 self._thread.start()
 
     def missing_s(self, since: float, now: float) -> float:
-        """Return how much of a time this process did not run."""
+        """Return how long this process did not run between two times."""
         with self._lock:
             return self._stalls.missing_s(since, now)
 
@@ -70,7 +70,7 @@ _coarse_pacemaker = Pacemaker(every_s=COARSE_BEAT_S, linger_s=COARSE_LINGER_S)
 
 
 class Stopwatch:
-    """Runs from when it is made."""
+    """Stopwatch that starts when it is created."""
 
     def __init__(self, pacemaker: Pacemaker | None = None) -> None:
         self._pacemaker = pacemaker or _pacemaker
@@ -79,14 +79,14 @@ class Stopwatch:
 
     @classmethod
     def coarse(cls) -> Self:
-        """Begin to measure what matters from a few seconds on; of a stall up to COARSE_BEAT_S is not seen."""
+        """Start a stopwatch for times of several seconds; stalls shorter than COARSE_BEAT_S may go unnoticed."""
         return cls(_coarse_pacemaker)
 
     def awake_s(self) -> float:
-        """Return the seconds since then in which this process ran: what a peer can be blamed for."""
+        """Return the seconds since the start in which this process ran: the latency of a peer."""
         now = self._pacemaker.monotonic()
         return max(0.0, now - self._began - self._pacemaker.missing_s(self._began, now))
 
     def missed_s(self) -> float:
-        """Return the seconds since then in which it did not."""
+        """Return the seconds since the start in which this process did not run."""
         return self._pacemaker.missing_s(self._began, self._pacemaker.monotonic())

@@ -1,7 +1,7 @@
 """The under adapter's end of the stream from the broker (VENUS 3.3): increments, or full data and then increments.
 
-One thread reads ahead, at most as far as the credit; credit goes back as the caller takes increments, so a slow
-caller holds `credit_bytes` and no more, here and at the broker.
+One thread reads ahead within the credit. Credit is returned as the caller takes increments, so a slow caller holds at
+most `credit_bytes`, here and at the broker.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
 STARVED_S = 0.02
-#: What was taken is given back after this time, however little it is: the broker sees who takes nothing.
+#: Credit is returned at least this often, however little it is: so the broker detects consumers that take nothing.
 CREDIT_EVERY_S = 1.0
 
-#: Acknowledgements go out at most so often, as the broker logs them: each one costs both ends as much as an increment.
+#: Minimum interval of acknowledgements, as the broker logs them: each one costs both ends as much as an increment.
 ACKNOWLEDGE_EVERY_S = 0.2
 
 _WITH_BODY = (broker_pb2.COMMITTED, broker_pb2.AHEAD)
@@ -42,7 +42,7 @@ Arrival = broker_pb2.Increment | broker_pb2.SnapshotChunk | int  # int: progress
 
 
 class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
-    """One stream of one consumer group."""
+    """Stream of one consumer group."""
 
     thread_name = "venus-subscriber"
 
@@ -82,7 +82,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         self._starved = False
         self._acknowledge = self._kept = 0
         self._acknowledged_at = float("-inf")
-        self._has_deadline = False  # the writer wakes by itself for what is to be acknowledged
+        self._has_deadline = False  # the writer wakes at a deadline to acknowledge
         self._unaccounted: int | None = None
         self._report: broker_pb2.AdapterReport | None = None
         #: Messages whose bytes did not hash to their digest.
@@ -94,11 +94,11 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         self, offset: int, epoch: int, table_ids: Seq[int] = (), *, kept: int | None = None,
         rows: RowsIdentity | None = None, rows_at: int | None = None, timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> broker_pb2.Opened:  # fmt: skip
-        """Start at `offset`; raise OffsetTrimmed or OffsetDiverged if the broker cannot go on from there.
+        """Start at `offset`; raise OffsetTrimmed or OffsetDiverged if the broker cannot continue from there.
 
-        The broker keeps the queue from `kept` on; None = from where it keeps it for this group already. `rows`: which
-        the caller has, as it was told at the offset `rows_at`, which is `offset` if that is None. OtherRows = the
-        broker's set has others.
+        The broker keeps the queue from `kept` on; None means from where it already keeps it for this group. `rows`:
+        the identity of the caller's rows, as of the offset `rows_at` (None means `offset`). Raises OtherRows if the
+        broker's set has other rows.
         """
         self._open.offset, self._open.epoch = offset, epoch
         if kept is not None:
@@ -122,7 +122,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             return self._opened
 
     def chunks(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[Chunk]:
-        """Yield the full data of a subscription at offset -1; afterwards `increments` goes on from its cut."""
+        """Yield the full data of a subscription at offset -1; afterwards `increments` continues from its cut."""
         totals = Totals()
         while self._splits_left:
             with self._lock:
@@ -144,9 +144,9 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             yield found
 
     def increments(self, timeout_s: float) -> list[broker_pb2.Increment]:
-        """Return what has arrived, in offset order; [] when nothing came within the time.
+        """Return the increments that have arrived, in offset order; [] if none came within the timeout.
 
-        A subscriber that asked for what is `ahead` looks at each one's `condition`.
+        A subscriber with `ahead` checks the `state` of each one.
         """
         assert not self._splits_left, "take the chunks first"
         with self._lock:
@@ -171,14 +171,14 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
 
     @property
     def position(self) -> int:
-        """Everything below this offset was handed out or is not for this subscriber."""
+        """Every increment below this offset was returned or is not for this subscriber."""
         with self._lock:
             return self._position
 
     def acknowledge(self, offset: int, *, kept: int | None = None, unaccounted: int | None = None) -> None:
-        """Say that every offset below this one is applied, and how many changes nobody knows of; queued.
+        """Queue an acknowledgement: every offset below this one is applied, `unaccounted` changes are unaccounted for.
 
-        Nothing below `kept` will be asked for again; None = nothing below `offset`.
+        Nothing below `kept` will be requested again; None means nothing below `offset`.
         """
         with self._lock:
             self._check()
@@ -192,7 +192,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
                 self._work.notify()
 
     def report(self, condition: AdapterCondition) -> None:
-        """Tell the broker how the tables stand; queued."""
+        """Queue a report of the tables' condition."""
         with self._lock:
             self._check()
             self._report = encode(condition)
@@ -225,7 +225,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
 
     @property
     def _owes_credit(self) -> bool:
-        """Whether there is credit to give back that does not travel with an acknowledgement in a moment."""
+        """Whether there is credit to return that will not travel with the next acknowledgement."""
         return bool(self._taken_bytes) and not self._has_deadline
 
     def _credit_due(self) -> bool:
@@ -242,9 +242,9 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
     def _next_frame(self, attempt: int) -> broker_pb2.ConsumerFrame | None:
         with self._lock:
             while self._is_open(attempt):
-                said = self._unaccounted is not None or self._report is not None
+                has_news = self._unaccounted is not None or self._report is not None
                 early_s = self._acknowledged_at + ACKNOWLEDGE_EVERY_S - time.monotonic()
-                if (self._acknowledge and (early_s <= 0 or self._closing)) or said or self._credit_due():
+                if (self._acknowledge and (early_s <= 0 or self._closing)) or has_news or self._credit_due():
                     frame = broker_pb2.ConsumerFrame(
                         acknowledge=self._acknowledge, credit_bytes=self._taken_bytes,
                         unaccounted_rows=self._unaccounted, kept=self._kept if self._acknowledge else None,
@@ -289,6 +289,6 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             if frame.HasField("opened"):
                 self._opened = frame.opened
             if arrived and isinstance(arrived[0], int) and self._arrived and isinstance(self._arrived[-1], int):
-                self._arrived.pop()  # progress costs no credit: of two words behind each other the newer one says all
+                self._arrived.pop()  # progress costs no credit: of two consecutive values the newer one suffices
             self._arrived.extend(arrived)
             self._news.notify_all()
