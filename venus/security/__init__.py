@@ -1,1 +1,1 @@
-"""Who may speak with a broker: certificates, tokens, roles, the audit log, and secrets of the configuration."""
+"""Access to a broker: certificates, tokens, roles, the audit log, and secrets of the configuration."""

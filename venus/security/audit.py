@@ -1,6 +1,7 @@
-"""The audit log: one JSON line for each operator's command: when, who, from where, what, and how it ended.
+"""The audit log, and the counters of refusals.
 
-It is bounded: at FILE_BYTES_MAX the file is renamed to .1, .1 to .2 and so on; the last one goes.
+The log has one JSON line for each operator's command: when, who, from where, what, and how it ended. It is bounded: at
+FILE_BYTES_MAX the file is renamed to .1, .1 to .2 and so on; the last one is removed.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ TEXT_CHARS_MAX = 1000
 
 
 class Audit:
-    """One log file; thread-safe, and a line of another process is never torn."""
+    """Audit log file; thread-safe, and lines of several processes do not mix."""
 
     def __init__(self, path: Path, clock: Callable[[], datetime], *, file_bytes_max: int = FILE_BYTES_MAX) -> None:
         self.path = path
         self._clock = clock
         self._file_bytes_max = file_bytes_max
         self._lock = threading.Lock()
-        #: Why the last line could not be written, or nothing.
+        #: Why the last line could not be written, "" if it was.
         self.problem = ""
 
     def write(self, *, who: str, where: str, what: str, result: str, **more: object) -> None:
-        """Append a line. What cannot be written is logged, and is a problem until something can be."""
+        """Append a line. A failure is logged, and stays a problem until a line can be written."""
         line = {"when": self._clock().isoformat(timespec="milliseconds"), "who": who, "where": where, "what": what}
         text = json.dumps(_cut(line | more | {"result": result}), ensure_ascii=False, default=str) + "\n"
         with self._lock:
@@ -78,9 +79,9 @@ def _cut(line: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[:TEXT_CHARS_MAX] if isinstance(value, str) else value for name, value in line.items()}
 
 
-#: A connection that has made no call after this long is counted as refused; gRPC ends a handshake after 10 s.
+#: A connection without a call after this time counts as refused; gRPC ends a handshake after 10 s.
 SILENT_S = 15.0
-#: Connections that have made a call: by then they are known. Older ones are forgotten first.
+#: Connections that have made a call and are remembered; the oldest are forgotten first.
 KNOWN_MAX = 4096
 PENDING_MAX = 65536
 #: The same refusal is written to the audit log once in this time, so that it cannot push everything else out.
@@ -88,10 +89,10 @@ REPEATED_S = 10.0
 
 
 class Refusals:
-    """Counters; thread-safe.
+    """Counters of refused calls and connections; thread-safe.
 
-    TLS ends a connection without a valid certificate before anybody of ours sees it. What is seen is that a connection
-    began; one that proved itself makes a call at once, as every client of VENUS does.
+    TLS ends a connection without a valid certificate before VENUS sees it; only its beginning is visible. An
+    authenticated connection makes a call at once, as every client of VENUS does.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -99,11 +100,11 @@ class Refusals:
         self._lock = threading.Lock()
         self._pending: deque[float] = deque()
         self._known: OrderedDict[str, None] = OrderedDict()
-        self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._calls = self._connections = 0
 
     def begun(self) -> None:
-        """Note that a connection begins."""
+        """Record that a connection begins."""
         with self._lock:
             self._pending.append(self._monotonic())
             if len(self._pending) > PENDING_MAX:
@@ -113,7 +114,7 @@ class Refusals:
                     self._connections += 1
 
     def connected(self, peer: str) -> None:
-        """Note that a connection makes a call."""
+        """Record that a connection makes a call."""
         with self._lock:
             if peer in self._known:
                 return
@@ -124,16 +125,16 @@ class Refusals:
                 self._pending.popleft()
 
     def refused(self, name: str, what: str) -> bool:
-        """Count a refused call; return whether it is to be written down."""
+        """Count a refused call; return whether to write it to the audit log."""
         now = self._monotonic()
         with self._lock:
             self._calls += 1
-            again = now - self._told.get((name, what), float("-inf")) < REPEATED_S
+            again = now - self._logged.get((name, what), float("-inf")) < REPEATED_S
             if not again:
-                self._told[name, what] = now
-                self._told.move_to_end((name, what))
-                if len(self._told) > KNOWN_MAX:
-                    self._told.popitem(last=False)
+                self._logged[name, what] = now
+                self._logged.move_to_end((name, what))
+                if len(self._logged) > KNOWN_MAX:
+                    self._logged.popitem(last=False)
             return not again
 
     def counts(self) -> tuple[int, int]:

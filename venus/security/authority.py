@@ -1,4 +1,4 @@
-"""A private authority for a first set-up: it signs certificates for brokers and adapters, and nothing else."""
+"""Private certificate authority for a first set-up: it signs certificates for brokers and adapters only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXT_CHARS_MAX = 64
 
 
 def begin(folder: Path, now: datetime, *, days: int = AUTHORITY_DAYS) -> Path:
-    """Make an authority in a folder and return its certificate. Raises Refused if there is one."""
+    """Create an authority in a folder and return its certificate. Raises Refused if there is one."""
     if (folder / CA_KEY).exists() or (folder / CA_CERTIFICATE).exists():
         raise Refused(f"{folder} has an authority already", hint="venus certs issue NAME makes certificates with it")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -52,8 +52,8 @@ def issue(
 ) -> tuple[Path, Path]:  # fmt: skip
     """Make NAME.crt and NAME.key, signed by the folder's authority.
 
-    Raises ConfigError for a role or host that is none and for an authority that cannot sign, Refused if the files are
-    there and are not to be replaced.
+    Raises ConfigError for an invalid role or host and for an authority that cannot sign, Refused if the files exist
+    and `replace` is not set.
     """
     subject = _subject(name, roles)
     authority, authority_key = _authority(folder, now)
@@ -79,7 +79,7 @@ def issue(
 
 
 def described(certificate: Path) -> tuple[list[str], list[str]]:
-    """Return roles and hosts of a certificate that is there. Raises ConfigError."""
+    """Return the roles and hosts of an existing certificate. Raises ConfigError."""
     found = certificates(certificate, "certificate")[0]
     return sorted(map(str, roles_in(found))), hosts_of(found)
 
@@ -158,7 +158,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Replace a file in one step; nobody else can read it at any moment."""
+    """Replace a file atomically; no other user can read it at any moment."""
     _replace(path, content, 0o600)
 
 

@@ -1,8 +1,8 @@
-"""The certificates of a broker while it runs: read again when their files change, and never replaced by bad ones.
+"""Certificates of a running broker: reloaded when their files change, and never replaced by invalid ones.
 
-A renewal replaces two files, one after the other. Between the two they do not belong together; then what was read
-before stays in use, and the next connection looks again. Streams that are open stay open: TLS asks for certificates
-only when a connection begins.
+A renewal replaces two files, one after the other. Between the two they do not match; then the loaded ones stay in use,
+and the next connection checks again. Open streams stay open: TLS uses certificates only when a connection begins. Each
+new connection to one of the two ports gets the current certificates.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a broker needs for a handshake."""
+    """Certificates, authority and roles for a handshake."""
 
     pair: pem.Pair
-    #: None: no certificate is asked for.
+    #: None: clients need no certificate.
     ca: bytes | None
     directory: Directory
 
@@ -49,11 +49,11 @@ class Files:
         self._seen = self._stamps()
         self._material = self._read()
         self._complaint = ""
-        #: How often new files were taken into use.
+        #: How often new files were loaded.
         self.renewals = 0
 
     def current(self) -> Material:
-        """Return what is in use now, after a look at the files."""
+        """Return the material in use, after a check for new files."""
         with self._lock:
             stamps = self._stamps()
             if stamps != self._seen:
@@ -73,7 +73,7 @@ class Files:
         logger.info("renewed files of [security] are in use, until %s", pem.day(self._end()))
 
     def problems(self) -> list[str]:
-        """Return what needs somebody."""
+        """Return the problems that need an operator."""
         material, found = self.current(), []
         if self._complaint:
             found.append(f"renewed files of [security] cannot be used: {self._complaint}")
@@ -117,13 +117,13 @@ def opened(settings: Security, advertised: str, clock: Callable[[], datetime]) -
 
 
 def _host(advertised: str) -> str:
-    """Return the host that clients ask for; none for an address that stands for all of a machine's."""
+    """Return the host that clients connect to; "" for a wildcard address."""
     host = advertised.rpartition(":")[0].strip("[]")
     return "" if host in ("", "0.0.0.0", "::") else host
 
 
 def grpc_credentials(files: Files, begun: Callable[[], None]) -> grpc.ServerCredentials:
-    """Return what the gRPC port is opened with; `begun` is called for each connection, from a thread of gRPC's."""
+    """Return the credentials of the gRPC port; `begun` is called for each connection, from a thread of gRPC."""
 
     def fetch() -> grpc.ServerCertificateConfiguration:
         begun()
@@ -140,7 +140,7 @@ def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
 
 
 class HttpContext(ssl.SSLContext):
-    """The context of the HTTP port: passes each connection to a context made of the newest files.
+    """Context of the HTTP port: passes each connection to a context made of the newest files.
 
     A context cannot forget an authority that it has loaded, so a renewal needs a new one. Browsers mostly have no
     certificate: it is taken if there is one, and a token will do.
@@ -159,7 +159,7 @@ class HttpContext(ssl.SSLContext):
         return self
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:  # asyncio's own call for each connection
-        """Begin a connection."""
+        """Start TLS on a connection."""
         return self._renew().wrap_bio(*arguments, **options)
 
     def _renew(self) -> ssl.SSLContext:

@@ -1,4 +1,8 @@
-"""Who a peer is: its certificate's subject, its token, or both."""
+"""Identity of a peer: its certificate's subject, its token, or both.
+
+Tokens are for peers without a certificate. The broker's token file has only their hashes, so it gives no access. It has
+one line for each, `#` begins a comment: `NAME sha256:HASH ROLE; ROLE`. `venus certs token` makes such a line.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,13 @@ from venus.security.reading import read_secret
 from venus.security.roles import roles_of
 
 TOKEN_BYTES = 32
-#: Of a token that somebody shows; more is not even hashed.
+#: Limit of a received token; a longer one is not hashed.
 TOKEN_CHARS_MAX = 512
 _LINE = re.compile(r"(\S+)\s+sha256:([0-9a-f]{64})\s+(\S.*)")
 
 
 def made(name: str, roles: str) -> tuple[str, str]:
-    """Return a new token, and the line that makes a broker take it. Raises ConfigError."""
+    """Return a new token, and its line for a broker's token file. Raises ConfigError."""
     roles_of(roles.split(";"))
     if not re.fullmatch(r"[^\s#]+", name):
         raise ConfigError(f"name {name!r} has spaces or #", hint="name a token with one word")
@@ -36,12 +40,12 @@ def made(name: str, roles: str) -> tuple[str, str]:
 
 
 def hashed(token: str) -> str:
-    """Return what the file keeps of a token."""
+    """Return the hash of a token, as in the token file."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def read_tokens(path: Path) -> Mapping[str, Identity]:
-    """Return who comes with which token, by its hash. Raises ConfigError, which names the line."""
+    """Return the identities of a token file by hash. Raises ConfigError, which names the line."""
     found: dict[str, Identity] = {}
     text = read_secret(path, "security.token_file").decode(errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
@@ -65,22 +69,22 @@ CERTIFICATES_KEPT = 1024
 
 
 class Directory:
-    """The roles that are not in certificates: those of tokens, and those of common names.
+    """Roles that are not in certificates: those of tokens, and those of common names.
 
-    What is said of a common name replaces what its certificate says, so an empty list takes everything away.
+    The configured roles of a common name replace those of its certificate, so an empty list removes all of them.
     """
 
     def __init__(self, tokens: Mapping[str, Identity], by_name: Mapping[str, frozenset[Role]]) -> None:
         self._tokens, self._by_name = tokens, by_name
 
     def identity(self, certificate: bytes | None, token: str) -> Identity:
-        """Return who shows this certificate (PEM) and this token; NOBODY for neither, or for an unknown token."""
+        """Return the identity of a certificate (PEM) and a token; without either, or with an unknown token, none."""
         found = self._of_certificate(certificate) if certificate else NOBODY
         if token:
-            said = self._of_token(token)
-            if not said:
-                return NOBODY  # a wrong token is no reason to be content with the certificate
-            found = Identity(found.name or said.name, found.roles | said.roles)
+            other = self._of_token(token)
+            if not other:
+                return NOBODY  # a wrong token is refused even with a valid certificate
+            found = Identity(found.name or other.name, found.roles | other.roles)
         return found
 
     def _of_certificate(self, pem: bytes) -> Identity:
@@ -95,7 +99,7 @@ class Directory:
 
 @lru_cache(CERTIFICATES_KEPT)
 def read_subject(pem: bytes) -> tuple[str, frozenset[Role]]:
-    """Return name and roles in a certificate that TLS has verified; an OU that is not written as a role is none."""
+    """Return name and roles in a certificate that TLS has verified; an OU that is no role is ignored."""
     from cryptography import x509  # a broker without TLS does without its 9 MiB
 
     from venus.security.pem import subject_texts
@@ -122,7 +126,7 @@ def _is_role(unit: str) -> bool:
 
 
 def bearer(header: str) -> str:
-    """Return the token of an Authorization header, or nothing; a browser sends it as the password."""
+    """Return the token of an Authorization header, "" without one; a browser sends it as the password."""
     scheme, _, value = header.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
@@ -135,7 +139,7 @@ def bearer(header: str) -> str:
 
 
 def token_in(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
-    """Return the token of a call's metadata, or nothing."""
+    """Return the token of a call's metadata, "" without one."""
     for key, value in metadata or ():
         if key == "authorization" and isinstance(value, str):
             return bearer(value)

@@ -1,4 +1,4 @@
-"""What a broker may be started with: a whole configuration of TLS, or none and no listener beyond this machine."""
+"""Start-up check of a broker's listeners: complete TLS settings, or none and no listener beyond this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from venus.security.roles import roles_of
 
 HINT = (
     "either use TLS (venus certs init makes a first set of certificates; docs/SECURITY.md), "
-    "or set insecure = true in [security], if everybody who reaches this address may read and change every row"
+    "or set insecure = true in [security], if every client that reaches this address may read and change every row"
 )
 
 
@@ -57,7 +57,7 @@ def _check_listeners(settings: Settings) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody outside this machine can reach a host; a name counts by all of its addresses."""
+    """Return whether a host is reachable from this machine only; a name counts by all of its addresses."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,7 @@
-"""Passwords of databases from a command or a file, put into the URLs of the settings where they are needed.
+"""Passwords of databases from a command or a file, inserted into the URLs of the settings.
 
-They are read again whenever a URL is asked for, which is for each new connection: a password that is changed while
-VENUS runs needs no restart. The URL can be pickled; whoever cannot read the password where it is then has the one that
-was known when it was sent.
+They are read again for each new connection, so a changed password needs no restart. The URL can be pickled; a process
+that cannot read the password uses the one that was known when the URL was sent.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from venus.security.reading import read_secret
 logger = logging.getLogger(__name__)
 
 COMMAND_TIMEOUT_S = 30.0
-#: A command is run again for a connection so long after the last time: a login that is refused is tried every moment.
+#: Minimum interval between two runs of a command: a refused login is retried often.
 COMMAND_EVERY_S = 5.0
 KNOWN_MAX = 16
 PASSWORD_CHARS_MAX = 4096
@@ -34,7 +33,7 @@ _USER = re.compile(r"(://[^:/?@]+)(:[^/?]*)?@")
 
 
 class RotatingUrl(SecretStr):
-    """A database's URL with its password, which is read again where it comes from."""
+    """URL of a database with its password, which is read again from its origin."""
 
     def __init__(self, section: str, database: Source | Target) -> None:
         self._section = section
@@ -42,30 +41,30 @@ class RotatingUrl(SecretStr):
         self._machine = socket.gethostname()
         super().__init__(_with_password(section, database))
         self._read_at = time.monotonic()
-        self._said = ""  # of what stands in the way
-        #: The last URLs that this process has seen, so that none of their passwords is shown; a command may print
-        #: another one each time.
+        self._complaint = ""  # the last failure that was logged
+        #: The last URLs of this process, so that none of their passwords is shown; a command may print another one
+        #: each time.
         self.known = deque([self._secret_value], maxlen=KNOWN_MAX)
 
     def get_secret_value(self) -> str:
-        """Return the URL with the password of now, or with the last one if that cannot be read."""
+        """Return the URL with the current password, or with the last one if that cannot be read."""
         if self._database.password_file or self._is_due():
             self._read_at = time.monotonic()
             self._read()
         return self._secret_value
 
     def _is_due(self) -> bool:
-        """Whether to run the command: on the machine that is configured so, and not for every attempt."""
+        """Return whether to run the command: only on the machine of the configuration, and not for every attempt."""
         return self._machine == socket.gethostname() and time.monotonic() - self._read_at >= COMMAND_EVERY_S
 
     def _read(self) -> None:
         try:
-            self._secret_value, self._said = _with_password(self._section, self._database), ""
+            self._secret_value, self._complaint = _with_password(self._section, self._database), ""
         except ConfigError as error:
             level = logging.WARNING if self._machine == socket.gethostname() else logging.DEBUG
-            if str(error) != self._said:
+            if str(error) != self._complaint:
                 logger.log(level, "%s; the last password is tried", error)
-            self._said = str(error)
+            self._complaint = str(error)
         if self._secret_value not in self.known:
             self.known.append(self._secret_value)
 
@@ -75,7 +74,7 @@ class RotatingUrl(SecretStr):
 
 
 def resolved(settings: Settings) -> Settings:
-    """Return settings whose URLs have their passwords. Raises ConfigError."""
+    """Return settings with passwords in their URLs. Raises ConfigError."""
     changed: dict[str, object] = {}
     if (url := _url_of("source", settings.source)) is not None:
         changed["source"] = settings.source.model_copy(update={"url": url})
@@ -89,7 +88,7 @@ def resolved(settings: Settings) -> Settings:
 
 
 def _url_of(section: str, database: Source | Target) -> SecretStr | None:
-    """Return the URL with its password, None if the password comes from nowhere else."""
+    """Return the URL with its password, None without a password command or file."""
     if not (database.password_command or database.password_file):
         return None
     if database.password_command and database.password_file:
@@ -116,7 +115,7 @@ def _from_file(section: str, database: Source | Target) -> str:
 
 
 def _from_command(section: str, database: Source | Target) -> str:
-    """Run the command with a shell. What it writes to stderr goes where ours does; what it prints is never shown."""
+    """Run the command with a shell. Its stderr is inherited; its output is never shown."""
     option, command = f"{section}.password_command", database.password_command
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Certificates and keys in files, checked before they are used: whatever is wrong is one line with its remedy."""
+"""Certificates and keys in files, checked before they are used: each error is one line with its remedy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def public_bytes(key: object) -> bytes:
 
 
 def authorities(path: Path, now: datetime, section: str = "security.") -> bytes:
-    """Read whose certificates are believed. Raises ConfigError if none of them may be used now."""
+    """Read the trusted authorities. Raises ConfigError if none of them is valid now."""
     found = certificates(path, f"{section}ca")
     if all(each.not_valid_after_utc <= now for each in found):
         check_time(found[0], f"{section}ca {path}", now)
@@ -125,5 +125,5 @@ def subject_texts(certificate: x509.Certificate) -> tuple[str, list[str]]:
 
 
 def day(moment: datetime) -> str:
-    """Return a date as people write it."""
+    """Format a date as YYYY-MM-DD."""
     return f"{moment.astimezone(UTC):%Y-%m-%d}"

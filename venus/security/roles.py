@@ -5,7 +5,7 @@ A role is written the same way in a certificate's subject (one OU each), in a to
 of the role is either the group's own name or the part behind `BUSINESS/`, so a target is named as the configuration
 names it: `consumer(eu, main)` is the group `main/eu`.
 
-Whatever a peer may do stands in `CALLS`; a call that is not listed is refused.
+`CALLS` lists what each role may do; a call that is not listed is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMS = "producer(BUSINESS), consumer(GROUP, BUSINESS), broker, operator, viewer
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What somebody may do. A name that the kind does not have is empty."""
+    """Role of a peer. A name that the kind does not have is empty."""
 
     kind: str
     business: str = ""
@@ -46,7 +46,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a peer has proved to be."""
+    """Authenticated identity of a peer."""
 
     name: str = ""
     roles: frozenset[Role] = frozenset()
@@ -60,7 +60,7 @@ NOBODY = Identity()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one method needs: a role of one of these kinds, for the business and the group that the request names."""
+    """Requirement of one method: a role of one of these kinds, for the business and group of the request."""
 
     kinds: frozenset[str] = frozenset()
     #: Every identity may call it.
@@ -122,7 +122,7 @@ def parse(text: str) -> Role:
 
 
 def looks_like_role(text: str) -> bool:
-    """Whether a certificate's OU is meant as a role, and not as the department that it usually is."""
+    """Return whether a certificate's OU is meant as a role, and not as the department that it usually is."""
     found = _ROLE.fullmatch(text)
     return found is not None and found[1] in PARAMETERS
 
@@ -133,19 +133,19 @@ def roles_of(texts: Iterable[str]) -> frozenset[Role]:
 
 
 def admits(identity: Identity, call: Call) -> bool:
-    """Whether an identity has a role of a kind that may make this call at all."""
+    """Return whether an identity has a role of a kind that may make this call at all."""
     return bool(identity) and (call.everybody or any(role.kind in call.kinds for role in identity.roles))
 
 
 def covers(identity: Identity, call: Call, business: str, group: str = "") -> bool:
-    """Whether one of its roles is for what the request names. No business means all of them."""
+    """Return whether one of its roles is for what the request names. No business means all of them."""
     return call.everybody or any(
         role.kind in call.kinds and _matches(role, call, business, group) for role in identity.roles
     )
 
 
 def missing(call: Call, business: str = "", group: str = "") -> str:
-    """Return the roles that would be enough, as they are written; for everything at once, those for everything."""
+    """Return the roles that would suffice, as text; without a business, those without a limit."""
     unlimited = {kind for kind in call.kinds if not PARAMETERS[kind]}
     texts = []
     for kind in sorted((not business and unlimited) or call.kinds):
