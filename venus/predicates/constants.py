@@ -1,7 +1,7 @@
-"""Constants as values of a column's type: what they are compared by, and how they are written. Pure.
+"""Constants as values of a column's type: their keys for comparison and their SQL. Pure.
 
 Text is compared by code point, whatever the collation of the column is; moments with a time zone in UTC; numbers
-exactly. A constant that no such comparison can be exact with is refused.
+exactly. A constant without an exact comparison is refused.
 """
 
 from __future__ import annotations

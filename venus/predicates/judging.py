@@ -1,7 +1,7 @@
-"""Which values of a column are in a range, for whole columns at once, with the semantics of SQL's WHERE. Pure.
+"""Evaluation of predicates on whole columns, with the semantics of SQL's WHERE. Pure.
 
-Values come as canonical text in Arrow arrays, NULL as null. Nothing is made per row, except for what a machine number
-cannot tell apart from a bound, and for dates beyond the years 0001 to 9999: those are compared exactly, each text once.
+Values come as canonical text in Arrow arrays, NULL as null. Nothing is computed per row, except for values that floats
+cannot distinguish from a bound, and dates beyond the years 0001 to 9999: these are compared exactly, each text once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from venus.predicates.constants import Sort, Value
 from venus.predicates.ranges import Bound, Predicate, Range
 
 Bools = npt.NDArray[np.bool_]
-#: Gives the values of a column; those that several ranges judge are `Values`.
+#: Returns the values of a column; as `Values` if several ranges are evaluated on them.
 Columns = Callable[[Column], "pa.Array | Values"]
 
 _REGULAR = r"^\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?)?(\+00)?$"
@@ -32,9 +32,9 @@ _ODD = re.compile(r"(?P<year>\d+)(?P<rest>-\d\d-\d\d(?: [\d:.]+)?)(?:\+00)?(?P<b
 
 
 class Values:
-    """A column's values as ranges compare them: what several of them need is made once.
+    """Values of a column for comparison with ranges; conversions are computed once.
 
-    Threads may share it: what two of them find at the same time is the same.
+    Threads may share it: concurrent computations have the same result.
     """
 
     def __init__(self, values: pa.Array) -> None:
@@ -43,17 +43,17 @@ class Values:
 
     @cached_property
     def null(self) -> Bools:
-        """Say which are NULL."""
+        """Which values are NULL."""
         return _bools(pc.is_null(self._all))
 
     @cached_property
     def there(self) -> pa.Array:
-        """The others."""
+        """The values that are not NULL."""
         return self._all.drop_null() if self.null.any() else self._all
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.float64] | None:
-        """The others as machine numbers, rounded; None if one of them is no number that a machine has."""
+        """The values that are not NULL as floats, rounded; None if one of them is no float."""
         try:
             return _machine_numbers(self.there)
         except pa.ArrowInvalid:
@@ -68,7 +68,7 @@ class Values:
 
 
 def inside(predicate: Predicate, columns: Columns, rows: int) -> Bools:
-    """Say which of the rows are in every range; `columns` gives a column's values."""
+    """Return which of the rows are in every range; `columns` gives a column's values."""
     found: Bools = np.ones(rows, dtype=np.bool_)
     for wanted in predicate.ranges:
         if found.any():
@@ -77,7 +77,7 @@ def inside(predicate: Predicate, columns: Columns, rows: int) -> Bools:
 
 
 def within(wanted: Range, values: pa.Array | Values) -> Bools:
-    """Say which values are in a range; NULL is in none, except in that of IS NULL."""
+    """Return which values are in a range; NULL is in none, except in that of IS NULL."""
     known = values if isinstance(values, Values) else Values(values)
     if wanted.null:
         return known.null

@@ -50,7 +50,7 @@ class Range:
         return " and ".join(found) or f"{name} is not null"
 
     def holds(self, key: Any) -> bool:
-        """Whether a value that is not NULL is in it."""
+        """Return whether a value that is not NULL is in it."""
         if self.null:
             return False
         if self.values is not None:
@@ -180,7 +180,7 @@ def _settled(found: Range) -> Range | None:
 
 
 def same(one: str, other: str, schemas: Seq[TableSchema]) -> bool:
-    """Whether two texts mean the same rows by any version of a table; empty = every row."""
+    """Return whether two texts mean the same rows by any version of a table; empty = every row."""
     if one == other:
         return True
     for schema in schemas if one and other else ():
@@ -202,7 +202,7 @@ def differing_column(before: Predicate | None, after: Predicate | None) -> str:
 
 
 def contains(wide: Predicate, narrow: Predicate) -> bool:
-    """Whether all that is inside `narrow` is inside `wide`; both are of one version of a table."""
+    """Return whether every row inside `narrow` is inside `wide`; both are of one version of a table."""
     known = {found.column.number: found for found in narrow.ranges}
     return all(r.column.number in known and _is_within(r, known[r.column.number]) for r in wide.ranges)
 

@@ -32,7 +32,7 @@ class PredicateRefused(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A piece of the text; `at` = its first character, from 1."""
+    """Token of the text; `at` is its first character, from 1."""
 
     sort: str
     text: str
@@ -45,7 +45,7 @@ class Word:
 
 
 def words_of(text: str) -> list[Word]:
-    """Return the words, behind them one of the sort `end`. Raises PredicateRefused."""
+    """Return the words, followed by one of the sort `end`. Raises PredicateRefused."""
     found: list[Word] = []
     at = 0
     while not found or found[-1].sort != "end":
@@ -62,7 +62,7 @@ def words_of(text: str) -> list[Word]:
 
 
 class Form(Enum):
-    """How a constant is written."""
+    """Form of a constant in the text."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -72,7 +72,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value in the predicate."""
+    """Constant in a predicate."""
 
     form: Form
     value: str | Decimal | bool | bytes
@@ -94,17 +94,17 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A range of one column. `sign`: a comparison, "in", "null" or "not null"."""
+    """Range of one column. `sign`: a comparison, "in", "null" or "not null"."""
 
     column: str
-    quoted: bool  # then the name is meant exactly as it is written
+    quoted: bool  # then the name counts exactly as it is written
     at: int
     sign: str
     values: tuple[Constant, ...] = ()
 
     @property
     def sql(self) -> str:
-        """The term in one way of writing it."""
+        """The term in canonical form."""
         name = quoted(self.column) if self.quoted else self.column.lower()
         if self.sign in ("null", "not null"):
             return f"{name} is {self.sign}"
@@ -114,12 +114,12 @@ class Term:
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as SQL has it when it is meant exactly."""
+    """Return a column's name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def written(terms: tuple[Term, ...]) -> str:
-    """Return the terms as text; the same for texts that differ in blanks and in the case of keywords only."""
+    """Return the canonical text of terms; it is independent of blanks and of the case of keywords."""
     return " and ".join(term.sql for term in terms)
 
 
