@@ -1,7 +1,7 @@
-"""VENUS as a data source of people's own Spark jobs: `format("venus")` for full data and for streams of changes.
+"""VENUS as a data source of Spark jobs: `format("venus")` for full data and for streams of changes.
 
-`pyspark_venus.py` beside the package makes Spark find it without any registration. Everything here runs in Python
-workers, beside the driver and in executors, and needs nothing but the broker's address.
+`pyspark_venus.py` beside the package makes Spark find it without registration. The code runs in Python workers, beside
+the driver and in executors, and needs only the broker's address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class VenusSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` is given."""
+        """Return the name for `format`."""
         return "venus"
 
     def _read_options(self) -> Options:
@@ -29,7 +29,7 @@ class VenusSource(DataSource):
             return Options.of(self.options)
 
     def schema(self) -> StructType:
-        """Return the table's columns; Spark does not say what for, so the option `starting` tells a stream."""
+        """Return the table's columns; Spark does not pass the purpose, so the option `starting` marks a stream."""
         options = self._read_options()
         with told():
             table = find(options).newest

@@ -90,7 +90,7 @@ class Bounds:
 
 
 def _below(keys: pa.Array, bound: pa.Scalar) -> pa.Array:
-    """Say which keys come before a bound. NaN comes behind all others, as in databases; for Arrow it is nowhere."""
+    """Return which keys come before a bound. NaN comes behind all others, as in databases; for Arrow it is nowhere."""
     if pa.types.is_floating(keys.type) and math.isnan(bound.as_py()):
         return pc.invert(pc.is_nan(keys))
     return pc.less(keys, bound)

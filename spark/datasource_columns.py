@@ -1,4 +1,4 @@
-"""Columns between Spark and Arrow: what a job gets, in exactly the types that Spark has planned with."""
+"""Columns between Spark and Arrow, in exactly the types that Spark has planned with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spark_schema(schema: TableSchema, options: Options, own: tuple[pa.Field, ...
 
 
 def _refuse_twice(schema: TableSchema, always: tuple[pa.Field, ...], names: list[str]) -> None:
-    """Raise ConfigError if the table has columns that are called like VENUS's: one of the two would be lost."""
+    """Raise ConfigError if columns of the table have the names of VENUS's own: one of the two would be lost."""
     if taken := [field.name for field in always if field.name in names]:
         others = ",".join(name for name in names if name not in taken)
         raise ConfigError(
@@ -37,7 +37,7 @@ def _refuse_twice(schema: TableSchema, always: tuple[pa.Field, ...], names: list
 
 
 def _refuse_unreadable(schema: TableSchema, column: Column, wanted: pa.DataType) -> None:
-    """Raise ConfigError for a type that no value of the column can be read as; single values are found later."""
+    """Raise ConfigError for a type that no value of the column converts to; single values are checked later."""
     try:
         parsed(pa.array([], pa.large_binary()), column, wanted)
     except pa.ArrowNotImplementedError:

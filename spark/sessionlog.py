@@ -1,4 +1,4 @@
-"""What Spark says: a log that the user never sees unless something fails, and then one line of it."""
+"""Log of Spark: hidden from the user unless something fails, and then one line of it is shown."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SessionLog:
     def last_words(self) -> str:
         """Return the last cause, else the last line at all: a JVM that does not come up names no exception.
 
-        What Spark's shell script makes of a Java that said nothing helps nobody.
+        The message of Spark's shell script about a silent Java is not useful.
         """
         lines = [line.strip() for line in self._text().splitlines() if line.strip()]
         lines = [line for line in lines if not re.match(r"\S+/spark-class: line \d+: ", line)]
@@ -86,11 +86,11 @@ class SessionLog:
 
     def _watch(self) -> None:
         while not self._ended.wait(self._look_every_s):
-            with suppress(OSError):  # a full disk, or somebody has removed it: the next look tries again
+            with suppress(OSError):  # a full disk, or the file was removed: the next check tries again
                 self._cut()
 
     def _cut(self) -> None:
-        """Empty a log that is too long, behind a copy: the JVM goes on appending to the same file.
+        """Truncate a log that is too long, after a copy: the JVM keeps appending to the same file.
 
         What it says between the two is lost: a line, at most a few.
         """

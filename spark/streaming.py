@@ -2,11 +2,11 @@
 
 Spark's checkpoint keeps the offset; after a restart the same micro-batch is read again from the broker, change by
 change. An offset says where its micro-batch ends and also where it begins: for the first one Spark asks
-`initialOffset` again whenever it likes, also after a crash, and the answer may be another one by then. It says as
-well which rows of the table the broker set has, so that a query does not go on unnoticed at a set that has others.
-With a consumer group the broker keeps increments until Spark has committed them; without one a query that stays away
-for longer than the broker's retention is told so. `starting` = "full" delivers the full data first, as one
-micro-batch of its own, and then what comes behind its cut: no gap, no overlap (VENUS 3.3).
+`initialOffset` again at any time, also after a crash, and the answer may have changed by then. The offset also has the
+identity of the rows of the broker set, so that a query does not continue unnoticed at a set with other rows. With a
+consumer group the broker keeps increments until Spark has committed them; without one a query that stays away for
+longer than the broker's retention fails with an error. `starting` = "full" delivers the full data first, as one
+micro-batch of its own, and then the changes after its cut: no gap, no overlap (VENUS 3.3).
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ logger = logging.getLogger(__name__)
 FULL = -1
 #: Fewer offsets than this are not worth another task.
 PIECE_OFFSETS_MIN = 5_000
-#: How often a query looks for the earliest offset that the broker trims before the stream is there.
+#: How often a query retries the earliest offset if the broker trims it before the stream is open.
 LOOKS_MAX = 5
 
 Offset = dict[str, Any]
 
 
 def said(identity: RowsIdentity | None) -> Offset:
-    """Return what an offset says of which rows were read until there: nothing if no broker has said."""
+    """Return the part of an offset with the identity of the rows read so far; {} if that is not known."""
     return {} if identity is None else {"rows": rows_identity.encode(identity)}
 
 
 def identity_in(offset: Offset) -> RowsIdentity | None:
-    """Return which rows were read until an offset; None = nobody has said, as in checkpoints of older versions."""
+    """Return the identity of the rows read up to an offset; None if not known, as in checkpoints of older versions."""
     return rows_identity.decode(offset.get("rows"))
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's reader; lives in a worker beside the driver, and as a copy in every task."""
+    """Reader of one query; runs in a worker beside the driver, and as a copy in every task."""
 
     def __init__(self, options: Options, planned: StructType) -> None:
         self._options = options
@@ -64,12 +64,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._table: Registered | None = None
         self._until: int | None = None
-        #: Where the stream was found to begin that starts at the earliest offset without a group.
+        #: Start of a stream at the earliest offset without a group, once it is open.
         self._earliest: int | None = None
         self._moved = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave connections behind: this goes to executors."""
+        """Drop connections: the copy goes to executors."""
         return self.__dict__ | {"_planner": None}
 
     # -- beside the driver -----------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Return where a query without a checkpoint begins: where its group is, or where `starting` says."""
+        """Return the start of a query without checkpoint: the position of its group, or the option `starting`."""
         with told():
             options, status = self._options, business_status(self._options)
             self._known()
@@ -107,9 +107,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"offset": offset, "epoch": 0}
 
     def _begin_at_earliest(self, offset: int) -> int:
-        """Open the stream at the log's start, and return where that is. Raises OffsetTrimmed after LOOKS_MAX looks.
+        """Open the stream at the log's start, and return its offset. Raises OffsetTrimmed after LOOKS_MAX attempts.
 
-        The broker may have trimmed since the look that found `offset`: nothing was read yet, so later is as early.
+        The broker may have trimmed since `offset` was read. Nothing was read yet, so the new start is as good.
         """
         for _ in range(LOOKS_MAX - 1):
             try:
@@ -123,9 +123,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _begin(self, start: Offset) -> int:
-        """Open the stream behind `start`, and return the offset: a later one if this is the first, and is trimmed.
+        """Open the stream after `start` and return its offset: a later one if the first offset was trimmed.
 
-        Only before anything was read: what comes later than that is lost to this query if it is trimmed, and told.
+        That is allowed only before anything was read: later trimming loses changes and raises an error.
         """
         planner = self._plan()
         if "from" in start or self._options.starting != "earliest" or self._options.group:
@@ -138,7 +138,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._earliest
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the option max_rows; max_bytes goes along with it."""
+        """Return the option max_rows; max_bytes applies as well."""
         return ReadMaxRows(self._options.max_rows) if self._options.max_rows else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
@@ -149,12 +149,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take note of the queue's end; it is the end of a cut, because a cut is committed as a whole."""
+        """Record the queue's end, which is the end of a cut, because a cut is committed as a whole."""
         with told():
             self._until = business_status(self._options).next_offset
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of the next micro-batch, or `start` if there is nothing; a broker that is away has nothing."""
+        """Return the end of the next micro-batch, or `start` if there is nothing new or the broker is away."""
         try:
             with told():
                 return self._cut_of_full_data() if start["offset"] == FULL else self._next(start, limit)
@@ -175,7 +175,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         idle = not planner.rows_between(mark.end)
         if idle and self._until is None and time.monotonic() - self._moved < options.idle_s:
-            return start  # only other tables have changed: no micro-batch for that
+            return start  # only other tables have changed: no micro-batch
         self._moved = time.monotonic()
         return {"from": first, "offset": mark.end, "epoch": mark.epoch} | said(mark.identity)
 
@@ -190,7 +190,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         } | said(self._plan().own(reports.said_in(snapshot)))  # fmt: skip
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Cut a micro-batch into pieces of about the same number of offsets."""
+        """Divide a micro-batch into pieces of about the same number of offsets."""
         with told():
             table = self._newest_known()
         first, last = end.get("from", start["offset"]), end["offset"]
@@ -203,22 +203,22 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [OffsetPartition(a, b, table, begun, known) for a, b in pairwise(bounds) if a < b]
 
     def _newest_known(self) -> Registered:
-        """Return the table with every version that was met since the query began."""
+        """Return the table with every version seen since the query began."""
         table, planner = self._known(), self._planner
         fresh = {v: wire for (_, v), wire in planner.versions.items()} if planner is not None else {}
         return Registered(table_id=table.table_id, newest=table.newest, versions=table.versions | fresh)
 
     def commit(self, end: Offset) -> None:
-        """Take note that Spark will not ask for anything below `end` again."""
+        """Record that Spark will not request anything below `end` again."""
         try:
             if "snapshot" in end:
-                if self._options.group:  # not before: a group that the broker knows has had its full data
+                if self._options.group:  # not earlier: a group that the broker knows has received its full data
                     self._plan().begin(end["offset"], 0, identity_in(end))
                 with Snapshots(self._options.address) as snapshots:
                     snapshots.close(end["snapshot"])
             if self._planner is not None:
                 self._planner.acknowledge(end["offset"])
-        except VenusError as error:  # the next commit says the same, and a lease ends by itself
+        except VenusError as error:  # the next commit covers this one, and the lease ends
             logger.warning("%s", error)
 
     def stop(self) -> None:

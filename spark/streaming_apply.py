@@ -1,8 +1,10 @@
 """`venus sync --engine spark`: Structured Streaming drives the scale-out apply of one target (VENUS 3.4).
 
-Spark decides when there is a micro-batch and runs the tasks that lay it down; what is applied is decided by the target:
-everything between its own applied offset and the micro-batch's end, by the functions that are passed in. So Spark's
-checkpoint holds nothing that matters. It is created again with every start, and a driver may be killed at any moment.
+Spark starts micro-batches and runs the tasks that stage them. The target determines what is applied: everything between
+its own applied offset and the micro-batch's end, by the functions passed in. So Spark's checkpoint holds no state that
+matters. It is created again with every start, and a driver may be killed at any moment.
+
+The stream has one row for each micro-batch: the two offsets between which it lies.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from venus.rpc.address import from_options
 from venus.spark.streaming_plan import Limit, Planner
 
 NAME = "venus_ranges"
-#: A micro-batch ends behind so many bytes of changes, rows may be large: its tasks have it in memory.
+#: A micro-batch ends after this many bytes of changes, because its tasks hold it in memory.
 BATCH_BYTES_MAX = 256 << 20
 
 
@@ -50,7 +52,7 @@ class RangesReader(DataSourceStreamReader):
         self._planner: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection behind: this goes to executors."""
+        """Drop the connection: the copy goes to executors."""
         return {"_options": self._options, "_planner": None}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -75,16 +77,16 @@ class RangesReader(DataSourceStreamReader):
         return start if mark is None else {"offset": mark.end, "epoch": mark.epoch}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Make one row of the micro-batch."""
+        """Return one partition for the micro-batch."""
         return [RangePartition(start["offset"], end["offset"])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int, int]]:
-        """Yield it."""
+        """Yield the row of the micro-batch."""
         assert isinstance(partition, RangePartition)
         yield partition.start, partition.end
 
     def stop(self) -> None:
-        """Leave the broker."""
+        """Close the connection to the broker."""
         if self._planner is not None:
             self._planner.close()
 
@@ -94,7 +96,7 @@ class RangesSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` is given."""
+        """Return the name for `format`."""
         return NAME
 
     def schema(self) -> str:
@@ -112,14 +114,14 @@ STOP_S = 0.2
 
 
 class Applies(Protocol):
-    """The target, as far as the stream needs it."""
+    """Interface of the target that the stream needs."""
 
     def start(self) -> tuple[int, int]:
         """Return the applied offset and its epoch."""
         ...
 
     def up_to(self, end: int) -> None:
-        """Apply everything below an offset, exactly once however often that is asked for."""
+        """Apply everything below an offset, exactly once however often it is called."""
         ...
 
 

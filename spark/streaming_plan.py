@@ -1,7 +1,7 @@
-"""Where micro-batches of a stream end: at the ends of increments, or of whole cuts, within limits of rows and bytes.
+"""Ends of a stream's micro-batches: at the ends of increments, or of whole cuts, within limits of rows and bytes.
 
-One reader beside the driver looks through the increments ahead of the executors, which read them again; it keeps a few
-numbers of each. Whatever it knows can be found again: Spark's checkpoint has the only state.
+One reader beside the driver scans the increments ahead of the executors, which read them again; it keeps a few numbers
+of each. It can restore all it knows: Spark's checkpoint has the only state.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
 
 CREDIT_BYTES = 8 << 20
-#: How long is waited for increments when there seem to be none.
+#: How long to wait for increments when there seem to be none.
 PAUSE_S = 0.05
-#: A micro-batch has no more increments, whole cuts as ever: where nothing concerns the stream, no limit is met.
+#: Increments of a micro-batch (still whole cuts): where few changes concern the stream, the other limits do not apply.
 MARKS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """An increment: where it ends, and what of it concerns the stream."""
+    """End of an increment, with the figures of its changes that concern the stream."""
 
     end: int
     rows: int
     nbytes: int
     cut_end: bool
     epoch: int
-    identity: RowsIdentity | None = None  # which rows the set has from its end on; None = it has not said
+    identity: RowsIdentity | None = None  # of the set's rows from its end on; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """How much a micro-batch may have; 0 = no limit."""
+    """Limit of a micro-batch; 0 means no limit."""
 
     rows: int = 0
     nbytes: int = 0
 
     def reached(self, rows: int, nbytes: int) -> bool:
-        """Whether no more should be read ahead."""
+        """Return whether to stop reading ahead."""
         return bool((self.rows and rows >= self.rows) or (self.nbytes and nbytes >= self.nbytes))
 
     def exceeded(self, rows: int, nbytes: int) -> bool:
-        """Whether this is more than a micro-batch may have."""
+        """Return whether this exceeds the limit of a micro-batch."""
         return bool((self.rows and rows > self.rows) or (self.nbytes and nbytes > self.nbytes))
 
 
 def boundary(marks: deque[Mark], limit: Limit, *, whole_cuts: bool) -> Mark | None:
-    """Return where a micro-batch ends that begins before these marks: as far as `limit` allows, one step at least.
+    """Return the end of a micro-batch that begins before these marks: as far as `limit` allows, at least one step.
 
-    None if there is no step: no increment, or no whole cut yet. Pure.
+    None if there is no step: no increment, or no whole cut yet. Has no side effects.
     """
     chosen: Mark | None = None
     rows = nbytes = 0
@@ -71,24 +71,24 @@ def boundary(marks: deque[Mark], limit: Limit, *, whole_cuts: bool) -> Mark | No
 
 
 class Planner:
-    """Reads ahead. A `group` holds back retention at the broker, and acknowledges what Spark has committed."""
+    """Planner that reads ahead. A `group` holds back retention, and acknowledges what Spark has committed."""
 
     def __init__(self, address: str, business: str, group: str, concerns: Callable[[int], bool]) -> None:
         self._address, self._business, self._group = address, business, group
         self._concerns = concerns
         self._subscriber: Subscriber | None = None
         self._start = self._read_to = -1
-        self._committed: int | None = None  # Spark asks for nothing below any more
+        self._committed: int | None = None  # Spark requests nothing below any more
         self._marks: deque[Mark] = deque()
         self._rows = self._nbytes = self._cut_ends = 0  # of all marks
-        self._identity: RowsIdentity | None = None  # where it has read to
+        self._identity: RowsIdentity | None = None  # at the position of `_read_to`
         #: Table versions that were described while reading, by table and version.
         self.versions: dict[tuple[int, int], bytes] = {}
 
     def begin(self, offset: int, epoch: int, identity: RowsIdentity | None = None) -> None:
-        """Be at this offset; reopens the stream if that is elsewhere. Raises OffsetTrimmed, OffsetDiverged, OtherRows.
+        """Move to an offset; reopen the stream if necessary. Raises OffsetTrimmed, OffsetDiverged, OtherRows.
 
-        `identity`: which rows were read until there; None = nobody has said.
+        `identity`: of the rows read up to there; None if not known.
         """
         while self._marks and self._start < offset and self._marks[0].end <= offset:
             mark = self._marks.popleft()
@@ -110,13 +110,13 @@ class Planner:
         self._subscriber, self._start, self._read_to = subscriber, offset, offset
 
     def own(self, identity: RowsIdentity | None) -> RowsIdentity | None:
-        """Return what of it concerns the stream."""
+        """Return the part of an identity that concerns the stream."""
         if identity is None:
             return None
         return replace(identity, tables=tuple(one for one in identity.tables if self._concerns(one.table_id)))
 
     def _same(self, brought: RowsIdentity | None, here: RowsIdentity | None) -> RowsIdentity | None:
-        """Return which rows are here. Raises OtherRows if they are not those that were read until now."""
+        """Return the identity of the set's rows. Raises OtherRows if it differs from the rows read so far."""
         brought, here = self.own(brought), self.own(here)
         if brought is not None and here is not None and (differ := differing(brought, here)):
             raise OtherRows(
@@ -143,7 +143,7 @@ class Planner:
         return boundary(known, limit, whole_cuts=whole_cuts)
 
     def _behind(self, until: int) -> bool:
-        """Whether increments are still to come that are known to be there; a short pause keeps this from spinning."""
+        """Return whether known increments are still to come; pause briefly to avoid spinning."""
         if self._read_to < until:
             time.sleep(PAUSE_S)
         return self._read_to < until
@@ -182,7 +182,7 @@ class Planner:
         return sum(m.rows for m in self._marks if m.end <= end)
 
     def acknowledge(self, offset: int) -> None:
-        """Tell the broker that everything below is processed, now or when there is a stream again."""
+        """Acknowledge everything below `offset`, now or when the stream is open again."""
         self._committed = max(offset, self._committed or 0)
         if self._subscriber is not None and self._group:
             self._subscriber.acknowledge(offset)

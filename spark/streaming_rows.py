@@ -41,13 +41,13 @@ class OffsetPartition(InputPartition):
     start: int
     end: int
     table: Registered
-    #: Which rows the set has that the micro-batch was planned with, and the offset at which that was told.
+    #: Identity of the rows of the set that the micro-batch was planned with, and its offset.
     told_at: int = 0
     identity: RowsIdentity | None = None
 
 
 def increments(options: Options, piece: OffsetPartition) -> Iterator[broker_pb2.Increment]:
-    """Yield what the broker has between two offsets of one table; a broker that is away is waited for."""
+    """Yield the increments of one table between two offsets; wait for a broker that is away."""
     at, end, waits_since = piece.start, piece.end, 0.0
     while at < end:
         try:
@@ -107,7 +107,7 @@ def _version(versions: dict[int, TableSchema], section: TableChanges) -> TableSc
 def _within(
     batch: pa.RecordBatch, offset: int, section: TableChanges, piece: OffsetPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Leave out what lies in another piece."""
+    """Yield the part of a batch that lies in this piece."""
     first, last = max(piece.start - offset, 0), min(piece.end - offset, section.count)
     if first < last:
         yield batch.slice(first, last - first) if section.kind is ChangeKind.CHANGES else batch

@@ -1,4 +1,7 @@
-"""How a command of VENUS is given to a cluster by spark-submit, with the driver on this machine."""
+"""Submission of a VENUS command to a cluster by spark-submit, with the driver on this machine.
+
+`build_pex` makes one file with VENUS and all it needs but Spark, for the nodes of a cluster, for any Python 3.11 there.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,12 @@ def submission(
     pex: Path | None = None,
     options: Sequence[str] = (),
 ) -> Submission:
-    """Say how spark-submit is called. Raises ConfigError for what cannot be found."""
+    """Return how spark-submit is called. Raises ConfigError for what cannot be found."""
     if not (master := master or settings.spark.master):
         raise ConfigError("no master to submit to", hint="set spark.master, or --master spark://HOST:PORT, yarn, ...")
     if pex is not None and not pex.is_file():
         raise ConfigError(f"--pex {pex}: no such file", hint="venus spark package makes one")
-    # the driver reads secrets from the configuration itself: everybody can see a command line
+    # the driver reads secrets from the configuration itself: every user can see a command line
     public = {name: value for name, value in settings.spark.conf.items() if not is_secret(name)}
     conf = {"spark.speculation": "false", "spark.app.name": f"venus {command[0]}"} | public
     words = [_spark_submit(), "--master", master, "--deploy-mode", "client"]

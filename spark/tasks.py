@@ -1,4 +1,4 @@
-"""What Spark's executors do with one task, and how its result or its error comes back.
+"""Execution of one task in a Spark executor, and the transport of its result or error.
 
 Spark schedules, repeats and spreads the tasks. The rows that a task moves do not enter the JVM: only its result
 does, as a pickle (measured: 2 to 3 times as fast as any way through a DataFrame).
@@ -19,7 +19,7 @@ _CARRIED = re.compile(r"venus-error:([A-Za-z0-9+/=]+):")
 
 
 class TaskFailed(Exception):
-    """Carries a VenusError through Spark, which knows exceptions as text only."""
+    """Carrier of a VenusError through Spark, which transports exceptions as text only."""
 
     def __init__(self, error: VenusError) -> None:
         kept = base64.b64encode(pickle.dumps(error)).decode()
@@ -27,12 +27,12 @@ class TaskFailed(Exception):
 
 
 def packed(function: Callable[[Any], Any], task: Any) -> bytes:
-    """Return a call as Spark carries it; the function by its name."""
+    """Pickle a call for Spark, with the function by its name."""
     return pickle.dumps((function, task))
 
 
 def call(work: bytes) -> bytes:
-    """Run one packed call and return its result, packed; only VenusErrors come back as what they are."""
+    """Run one packed call and return its pickled result; only VenusErrors keep their class."""
     function, task = pickle.loads(work)
     # Spark's worker collects garbage behind every task: without this it walks over every module that was imported,
     # a quarter of the worker's time in a load of narrow rows.

@@ -1,7 +1,7 @@
 """Tasks as a data source: one partition a task, one row a result. The only way to executors through Spark Connect.
 
-A class of its own for each run: PySpark pickles it whole, with the tasks. As options they would stand in plans and
-event logs, where nobody shall read the target's password.
+Each run has a class of its own, which PySpark pickles with the tasks. As options they would be shown in plans and event
+logs, and the target's password with them.
 """
 
 from __future__ import annotations
