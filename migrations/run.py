@@ -24,12 +24,12 @@ from venus.migrations.names import VERSION_TABLE
 Side = Literal["source", "target"]
 Direction = Literal["upgrade", "downgrade"]
 
-# What alembic has to say of its own working is of no use to an operator, however much of VENUS's log is wanted.
+# Alembic's own log lines are of no use to an operator, whatever the log level.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
-#: Tells a schema that VENUS made from one that a DBA made for it: only the first is dropped again.
+#: Marks a schema that VENUS created: only such a schema is dropped again, not one that a DBA created.
 SCHEMA_COMMENT = "made by VENUS"
-#: Two processes that create VENUS's tables on one PostgreSQL take turns (any constant will do).
+#: Lock of processes that create VENUS's tables on one PostgreSQL (an arbitrary constant).
 _ADVISORY_LOCK = 0x76656E7573
 #: Alembic keeps the environment that is running in a global of its module.
 _one_at_a_time = threading.Lock()
@@ -41,7 +41,7 @@ def upgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None
 
 
 def downgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> list[str]:
-    """Remove the tables of `side`; with the second side, the version table and VENUS's schema go too."""
+    """Remove the tables of `side`; with the second side also the version table and VENUS's schema."""
     return _execute(engine, side, schema, "downgrade")
 
 
@@ -54,7 +54,7 @@ def sql(
 
 
 def installed(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> bool:
-    """Say whether the tables of `side` are there, in whatever revision."""
+    """Return whether the tables of `side` exist, in any revision."""
     with _connection(engine) as connection:
         return any(_is_of(revision, side) for revision in _revisions(connection, schema))
 
@@ -100,7 +100,7 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
     if direction == "upgrade":
         if own == [newest(side)]:  # most commands find it so, and alembic takes a quarter of a second to say it
             return []
-        # Where alembic starts; the other side's revision only tells it that the version table is there.
+        # Where alembic starts; the other side's revision only shows that the version table exists.
         start = (own or revisions or ["base"])[0]
         return _schema_statements(connection, schema) + _render(connection, schema, f"{start}:{side}@head", direction)
     if not own:

@@ -20,7 +20,7 @@ MOMENT = sa.DateTime(timezone=True)
 #: Rows that change with every cut leave room on their page, so that no index entry has to be written (HOT).
 ROOM = "ALTER TABLE {table} SET (fillfactor = 50)"
 
-#: Move the applied offset, or fail: whoever calls it in a transaction is the only one to apply, from exactly there.
+#: Move the applied offset, or fail: a transaction that calls it is the only one to apply, from exactly there.
 ADVANCE = """
 CREATE FUNCTION {schema}.advance(
     the_group text, expected bigint, the_control bigint, reached bigint, reached_epoch bigint, reached_sequence bigint,
@@ -137,7 +137,7 @@ def _quarantine() -> None:
         sa.Column("table_id", sa.Integer, nullable=False),
         sa.Column("schema_version", sa.Integer, nullable=False),
         sa.Column("record_id", sa.LargeBinary, nullable=False),
-        sa.Column("key", sa.Text, nullable=False),  # for people
+        sa.Column("key", sa.Text, nullable=False),  # for display
         sa.Column("offset", sa.BigInteger, nullable=False),
         sa.Column("sequence", sa.BigInteger, nullable=False),
         sa.Column("sqlstate", sa.Text, nullable=False),  # empty: parked behind an earlier change of its key

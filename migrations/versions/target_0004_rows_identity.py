@@ -1,6 +1,6 @@
-"""Which rows a target was given by the predicates of broker sets, beside its position (Minos 3).
+"""The identity of a target's rows, by the predicates of broker sets, beside its position (Minos 3).
 
-A set with other predicates has other rows at the same offset; who goes on there has to be told.
+A set with other predicates has other rows at the same offset; a target that moves there must detect that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ depends_on = None
 def upgrade() -> None:
     """Add the column."""
     schema = own_schema()
-    # JSON of venus/network/rows_identity.py at the applied offset; NULL = nobody has said yet.
+    # JSON of venus/network/rows_identity.py at the applied offset; NULL = not known yet.
     op.add_column(own_name("applied", schema=schema), sa.Column("rows_identity", sa.Text), schema=schema)
 
 

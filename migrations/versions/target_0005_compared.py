@@ -1,4 +1,4 @@
-"""The outcome of the last `venus verify` of a target, beside its position: whoever runs it is not whoever shows it."""
+"""The outcome of the last `venus verify` of a target, beside its position: another process shows it."""
 
 from __future__ import annotations
 
