@@ -1,7 +1,7 @@
-"""How long a fill and a cut-over take, what triggers cost, how much disk it needs: from a survey's figures. Pure.
+"""Forecast from a survey's figures: duration of fill and cut-over, cost of triggers, disk space. Pure.
 
 Every constant is measured by bench/forecast.py on its machine; `speed` says how many times as long the same work takes
-here. A table whose rows nobody knows is left out, and said to be.
+here. A table of unknown size is left out, and named.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROW_BYTES_ASSUMED = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableForecast:
-    """What one table takes."""
+    """Forecast of one table."""
 
     row_bytes: float  # on its way, as text
     read_s: float
@@ -46,13 +46,13 @@ class TableForecast:
     changes_per_s: float | None
     #: What the application's own transactions take longer, in milliseconds a second.
     trigger_ms_per_s: float | None
-    #: What its log grows by in an hour in which nobody reads it.
+    #: Growth of its log in an hour without capture.
     log_bytes_per_hour: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One figure of the forecast, and how it comes about."""
+    """One figure of the forecast, with its formula."""
 
     what: str
     value: float
@@ -62,7 +62,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What all tables take together."""
+    """Forecast of all tables together."""
 
     rows: int
     fill_s: float
@@ -78,7 +78,7 @@ class Forecast:
 
 
 def of_table(size: Size, columns: int, key_bytes: int, pace: Pace, speed: float) -> TableForecast | None:
-    """Return what a table takes; None if nobody knows how many rows it has."""
+    """Return the forecast of a table; None if its number of rows is unknown."""
     if size.rows is None:
         return None
     row_bytes = _row_bytes(size)
@@ -187,7 +187,7 @@ def _rates(f: Forecast) -> list[Line]:
         (f.changes_per_s, "changed rows", "/s", "the database's own counts, divided by the time they cover"),
         (f.trigger_ms_per_s, "cost of the triggers", "ms/s",
          "changed rows/s x microseconds of a trigger: what all sessions together take longer, each second"),
-        (f.log_bytes_per_hour, "growth of the logs while nobody reads them", "bytes/h",
+        (f.log_bytes_per_hour, "growth of the logs without capture", "bytes/h",
          "changes/s x 3600 x (a log row + twice its key)"),
     ]  # fmt: skip
     return [Line(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in found if v is not None]

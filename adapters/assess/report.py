@@ -1,4 +1,7 @@
-"""What an assessment says, put together; and as a document for machines. Pure."""
+"""The assessment: its tables, findings and forecast, as objects and as a JSON document. Pure.
+
+It has the remedies, too: a script for the database's own client, and lines for the configuration.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,22 @@ _LENGTH_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessed:
-    """One table."""
+    """Assessment of one table."""
 
     size: Size
     columns: int
     #: Declared types, with how many columns have each.
     types: Mapping[str, int]
-    #: Why it is not carried; empty = it is.
+    #: Why VENUS refuses it; empty means that it carries it.
     refused: tuple[str, ...]
-    #: What of it is not carried though the table is: checks, indexes, defaults, columns.
+    #: Parts that are not carried though the table is: checks, indexes, defaults, columns.
     left_out: tuple[str, ...]
     forecast: TableForecast | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """Everything."""
+    """Assessment of a source."""
 
     server: str
     #: Database and host.
@@ -50,14 +53,14 @@ class Assessment:
     others: tuple[OtherObject, ...]
     unknown: tuple[str, ...]
     forecast: Forecast
-    #: What gets refused tables and missing privileges out of the way, for the database's own client.
+    #: Script for the database's own client that fixes refused tables and missing privileges.
     script: str = ""
-    #: The same without a DBA: lines for the configuration.
+    #: The alternative without a DBA: lines for the configuration.
     exclusion: str = field(default="")
 
     @property
     def title(self) -> str:
-        """What was assessed: database, host and the server's version."""
+        """Database, host and the server's version."""
         return f"{self.place} ({self.server})" if self.place else self.server
 
     @property
@@ -67,7 +70,7 @@ class Assessment:
 
     @property
     def refused(self) -> tuple[Assessed, ...]:
-        """The tables that it refuses."""
+        """The tables that VENUS refuses."""
         return tuple(t for t in self.tables if t.refused)
 
     @property
@@ -83,7 +86,7 @@ def assessment(
     survey: Survey, schemas: Seq[TableSchema], findings: Seq[Finding], *, speed: float, version: str, taken_at: str,
     transactional: bool, place: str = "",
 ) -> Assessment:  # fmt: skip
-    """Put together what the dialect's survey, its dictionary and its check have found."""
+    """Build an assessment from the dialect's survey, dictionary and check."""
     by_name = {schema.qualified: schema for schema in schemas}
     blocking = [finding for finding in findings if finding.blocks]
     tables = []
@@ -93,7 +96,7 @@ def assessment(
     carried = [t for t in tables if not t.refused]
     unknown = list(survey.unknown)
     if nameless := [t.size.qualified for t in carried if t.forecast is None]:
-        unknown.append(f"the forecast leaves out {', '.join(nameless)}: nobody knows how many rows they have")
+        unknown.append(f"the forecast leaves out {', '.join(nameless)}: their number of rows is unknown")
     forecasts = [t.forecast for t in carried if t.forecast]
     return Assessment(
         server=survey.server, place=place, version=version, taken_at=taken_at,
@@ -137,7 +140,7 @@ def _column_bytes(column: Column) -> int:
 
 
 def document(found: Assessment) -> dict[str, Any]:
-    """Return everything for machines; figures that nobody knows are null."""
+    """Return the assessment as a JSON document; unknown figures are null."""
     f = found.forecast
     return {
         "format": FORMAT, "server": found.server, "place": found.place,
@@ -181,14 +184,14 @@ def _table_document(t: Assessed) -> dict[str, Any]:
     }  # fmt: skip
 
 
-#: What the check offers is a statement if it begins like one and ends like one.
+#: A remedy of the check is a statement if it begins and ends like one.
 _STATEMENT = re.compile(r"^(?:(?:GRANT|ALTER|CREATE|SET|EXEC|ANALYZE)\b[^;]*;\s*)+$", re.DOTALL)
-#: It leaves something for people to fill in.
+#: A placeholder that the operator has to fill in.
 _OPEN = re.compile(r"\.\.\.")
 
 
 def script(findings: Seq[Finding], *, transactional: bool) -> str:
-    """Return the statements for everything that blocks; what none cures is a remark. Empty if nothing blocks."""
+    """Return the statements for all blocking findings, a comment where there is none; "" if nothing blocks."""
     blocking = [finding for finding in findings if finding.blocks]
     if not blocking:
         return ""
@@ -215,12 +218,12 @@ def _offers_more(finding: Finding) -> bool:
 
 
 def is_statement(text: str) -> bool:
-    """Whether a remedy can be run as it stands."""
+    """Return whether a remedy can be executed unchanged."""
     return bool(_STATEMENT.match(text)) and not _OPEN.search(text)
 
 
 def exclusion(tables: Seq[str]) -> str:
-    """Return the lines of venus.toml that leave these tables out; empty if there are none."""
+    """Return the lines of venus.toml that exclude these tables; "" without tables."""
     if not tables:
         return ""
     names = ",\n".join(f'    "{_quoted(name)}"' for name in tables)
@@ -228,7 +231,7 @@ def exclusion(tables: Seq[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name for a TOML string."""
+    """Return a name as a TOML string."""
     return "".join(c if c.isprintable() and c not in '"\\' else f"\\u{ord(c):04x}" for c in name)
 
 

@@ -1,4 +1,4 @@
-"""Makes an assessment: the dialect's survey, its dictionary, its check, and how quick this machine is. Reads only."""
+"""Runs an assessment: the dialect's survey, dictionary and check, and the speed of this machine. Read-only."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _SCHEMA = TableSchema(
 def speed(clock: Callable[[], float] = time.process_time) -> float:
     """Return how many times as long a core takes here as on the machine of the bench.
 
-    What else the machine has to do is not in it: nobody knows whether it will during the fill. Other work costs
+    Other load of the machine does not count, because it may be different during the fill. Other work costs
     processor time too, by caches and by cores that are two of one, so the quickest part counts.
     """
     return min(parts(clock)) * PARTS / REFERENCE_S
 
 
 def parts(clock: Callable[[], float]) -> list[float]:
-    """Do the work in equal parts; return what each took."""
+    """Do the work in equal parts; return the duration of each."""
     layout = Layout.of(_SCHEMA)
     columns = [[f"{name} of row {row}" for row in range(_ROWS)] for name in "abcdefgh"]
     to_copy(*from_columns(columns, layout), layout)  # what is imported at the first use is not the work
@@ -56,7 +56,7 @@ def parts(clock: Callable[[], float]) -> list[float]:
 
 
 def assess(settings: Settings, source: Source, *, count_rows: bool, version: str, taken_at: str) -> Assessment:
-    """Look at a source that VENUS may not be installed at."""
+    """Assess a source; VENUS need not be installed there."""
     include, exclude = settings.source.tables, settings.source.exclude
     schemas = source.tables(include, exclude)
     findings = source.check(include, exclude)
