@@ -1,8 +1,8 @@
-"""Is a suspect a fault, or only a change on its way? Exact, and pure.
+"""Decides exactly whether a suspect is a fault or a change on its way, and pure.
 
-The target's snapshot says which offset it has applied, the source's which Sequence it has shipped and which keys still
-wait in the log; the queue says what both must show there (history.py). So a row is wrong or right for where it
-stands, and only what a snapshot cannot tell (its change waits, the target is behind) has to be looked at again.
+The target's snapshot has its applied offset. The source's snapshot has the Sequence that it has shipped and the keys
+that still wait in the log. The queue defines what both must contain there (history.py). So a row is wrong or right for
+the position of its side. Only a suspect whose change waits, or whose target is behind, is checked again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from venus.adapters.verify.tasks import Place, Suspect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """One half of the way: what the queue says must be there, or why that cannot be told."""
+    """Judgement of one side: the row that the queue expects there, or why that is not known."""
 
     place: Place
     expected: Known | None = None
@@ -27,20 +27,20 @@ class Leg:
 
     @property
     def wrong(self) -> bool:
-        """It is known, and not so."""
+        """Whether the expected row is known and differs."""
         return self.expected is not None and not self.right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What became of a suspect: `difference`, or `reason` = look again, or neither = it was on its way."""
+    """Decision on a suspect: `difference`, or `reason` to check again, or neither if the change was on its way."""
 
     difference: Difference | None = None
     reason: str = ""
 
 
 def decide(subject: Subject, suspect: Suspect, history: History) -> Decision:
-    """Say what a suspect is."""
+    """Decide a suspect."""
     if suspect.repeated:  # no change on its way makes two rows of one
         return Decision(difference=_repeated(subject, suspect))
     legs = [
@@ -49,7 +49,7 @@ def decide(subject: Subject, suspect: Suspect, history: History) -> Decision:
     wrong = [leg for leg in legs if leg.wrong]
     open_ = next((leg.reason for leg in legs if leg.reason), "")
     if open_:
-        # one half may be wrong already; the other half is waited for, so that the fault is named completely
+        # one side may be wrong already; wait for the other side, so that the fault is named completely
         return Decision(difference=_difference(subject, suspect, legs) if wrong else None, reason=open_)
     return Decision(difference=_difference(subject, suspect, legs)) if wrong else Decision()
 
@@ -74,7 +74,7 @@ def _judged(subject: Subject, suspect: Suspect, history: History, place: Place) 
 
 
 def _for_target(subject: Subject, known: Known | None) -> Known | None:
-    """Return what the target must show of that: nothing of a row that it does not get."""
+    """Return the row that the target must have: none if its predicate excludes it."""
     if known is None or known.row is None or not subject.predicate:
         return known
     gets = inside_of(subject.predicate, [[value] for value in known.row], subject.schema)[0]
@@ -112,7 +112,7 @@ def _difference(subject: Subject, suspect: Suspect, legs: list[Leg]) -> Differen
 
 
 def _columns(subject: Subject, rows: dict[Place, Row | None]) -> tuple[ColumnDifference, ...]:
-    """Return the columns that are not the same everywhere; all but the key's where a place has no row at all."""
+    """Return the columns that differ between sides; all but the key's where a side has no row."""
     schema = subject.schema
     there = {place: row for place, row in rows.items() if row is not None}
     if len(there) < len(rows):

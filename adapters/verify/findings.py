@@ -1,4 +1,4 @@
-"""What a comparison has to say: differences with their fault, what could not be decided, and the verdict."""
+"""Findings of a comparison: differences with their fault, undecided rows, and the verdict."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from venus.codec.columns import Value
 
 
 class Fault(Enum):
-    """Which half of the way is to blame."""
+    """The part of the way that caused a difference."""
 
     CAPTURE = "capture"  # the source has it, the full data has not: a trigger was off, a write went around it
-    APPLY = "apply"  # the full data has it, the target has not: somebody wrote to the target
+    APPLY = "apply"  # full data and target differ: the target was written to
     BOTH = "both"
 
 
 class Kind(Enum):
-    """How a row differs, as seen from where it should come from."""
+    """How a row differs, as seen from the side that it should come from."""
 
     MISSING = "missing"
     EXTRA = "extra"
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 class Verdict(Enum):
-    """The outcome, with its exit code."""
+    """Outcome of a comparison; the value is the exit code."""
 
     SAME = 0
     DIFFERENT = 1
@@ -35,7 +35,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnDifference:
-    """One column's values where they are known; bytes are hexadecimal in everything that is written."""
+    """Values of one column on the sides where they are known; output shows bytes in hexadecimal."""
 
     column: str
     values: dict[str, Value]  # by place
@@ -43,14 +43,14 @@ class ColumnDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A row that is wrong."""
+    """A wrong row."""
 
     table: str
     key: dict[str, str]
     kind: Kind
     fault: Fault
     columns: tuple[ColumnDifference, ...]
-    #: The places that have the row.
+    #: The sides that have the row.
     present: tuple[str, ...] = ()
     note: str = ""
     forms: tuple[str, ...] = ()  # the key as the comparison names it
@@ -67,7 +67,7 @@ class Undecided:
 
 @dataclass(slots=True, kw_only=True)
 class TableResult:
-    """One table."""
+    """Result of one table."""
 
     table: str
     leg: str = ""
@@ -77,14 +77,14 @@ class TableResult:
     method: str = ""
     differences: list[Difference] = field(default_factory=list)
     undecided: list[Undecided] = field(default_factory=list)
-    in_flight: int = 0  # differed between two snapshots, and were right for where each stood
+    in_flight: int = 0  # differed between two snapshots, and were right for the position of each
     notes: list[str] = field(default_factory=list)
     #: The comparison stopped at the limit of differences; there may be more.
     cut_short: bool = False
 
     @property
     def verdict(self) -> Verdict:
-        """Differences outweigh what is undecided; of rows that were not looked at nothing is known."""
+        """The verdict: differences outweigh undecided rows, and rows not compared are undecided."""
         if self.differences:
             return Verdict.DIFFERENT
         return Verdict.UNDECIDED if self.undecided or self.cut_short else Verdict.SAME
@@ -92,7 +92,7 @@ class TableResult:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """All of it."""
+    """Result of a comparison."""
 
     business: str
     target: str
@@ -109,7 +109,7 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst table's."""
+        """The worst verdict of a table."""
         verdicts = {t.verdict for t in self.tables}
         return next((v for v in (Verdict.DIFFERENT, Verdict.UNDECIDED) if v in verdicts), Verdict.SAME)
 
@@ -120,7 +120,7 @@ class Result:
 
     @property
     def shippable(self) -> list[Difference]:
-        """Those that can be mended by shipping the row again: of a repeated one there would be another copy."""
+        """Differences that shipping the row again repairs; a repeated row would get another copy."""
         return [d for d in self.differences if d.kind is not Kind.REPEATED]
 
     @property
@@ -135,15 +135,15 @@ class Result:
 
     @property
     def rows(self) -> int:
-        """Rows compared."""
+        """The number of rows compared."""
         return sum(t.rows for t in self.tables)
 
     @property
     def moved(self) -> int:
-        """Rows, or keys with checksums, that left their database."""
+        """The number of rows, or keys with checksums, that left their database."""
         return sum(t.moved for t in self.tables)
 
 
 def shown(value: Value) -> str | None:
-    """Return a value as it is written."""
+    """Format a value for output."""
     return value.hex() if isinstance(value, bytes) else value

@@ -24,15 +24,15 @@ from venus.model import TableSchema
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
-#: Key look-ups on their way at once, all over one connection: so many keys cost about one round trip.
+#: Concurrent key look-ups over one connection: this many keys cost about one round trip.
 LOOKUPS_AT_ONCE = 32
-#: From so many keys on, reading the table's full data costs less than looking keys up.
+#: From this many keys on, reading the table's full data costs less than key look-ups.
 LOOKUPS_MAX = 2_000
 _INT64_DIGITS = 19
 
 
 class FullData:
-    """One snapshot of the full data."""
+    """Reader of one snapshot of the full data."""
 
     def __init__(self, address: str, snapshot: broker_pb2.Snapshot) -> None:
         self._snapshots = Snapshots(address)
@@ -43,15 +43,15 @@ class FullData:
             self._versions.setdefault(schema.table_id, {})[schema.version] = schema
 
     def close(self) -> None:
-        """Let go of the connection; the snapshot belongs to whoever has opened it."""
+        """Close the connection; the snapshot belongs to the code that opened it."""
         self._snapshots.close()
 
     def versions(self, table_id: int) -> dict[int, TableSchema]:
-        """Return every version of a table that its rows may be in."""
+        """Return every version of a table that its rows may have."""
         return self._versions.get(table_id, {})
 
     def scan(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> Iterator[TableChanges]:
-        """Yield the rows of a slice; in an order of the broker's own."""
+        """Yield the rows of a slice, in the broker's order."""
         table_id = subject.schema.table_id
         if not part.step:
             splits = [s for s in self.snapshot.splits if s.table_id == table_id]
@@ -68,7 +68,7 @@ class FullData:
                 yield rows.changes, rows.stored.sequences
 
     def find(self, subject: Subject, keys: Seq[Key]) -> dict[Key, tuple[Row, int]]:
-        """Return the rows that have these keys, each with the Sequence of its last change."""
+        """Return the rows with these keys, each with the Sequence of its last change."""
         ids = record_ids(keys, subject.schema) if len(keys) <= LOOKUPS_MAX else None
         table_id = subject.schema.table_id
         if ids is None:
@@ -111,7 +111,7 @@ def key_ranges(schema: TableSchema, low: int | None, high: int | None) -> list[t
 
 
 def _range(tag: bytes, first: str, last: str) -> tuple[bytes, bytes]:
-    """Return [first, behind last]; both texts have one length, and what follows the leading key sorts behind it."""
+    """Return [first, behind last]; both texts have equal length, and longer record ids sort behind their prefix."""
     head = tag + varint(len(first))
     return head + first.encode(), head + last[:-1].encode() + bytes([ord(last[-1]) + 1])
 
@@ -128,7 +128,7 @@ def opened_snapshot(address: str, business: str, table_ids: Seq[int], holder: st
                 try:
                     snapshots.renew(snapshot.snapshot_id)
                 except VenusError:
-                    return  # whoever reads it next is told that it has expired
+                    return  # the next reader gets SnapshotExpired
 
         thread = threading.Thread(target=renew, name="venus-lease", daemon=True)
         thread.start()
@@ -137,5 +137,5 @@ def opened_snapshot(address: str, business: str, table_ids: Seq[int], holder: st
         finally:
             stop.set()
             thread.join()
-            with suppress(VenusError):  # its lease ends by itself
+            with suppress(VenusError):  # otherwise its lease ends
                 snapshots.close(snapshot.snapshot_id)

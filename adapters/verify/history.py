@@ -1,4 +1,4 @@
-"""What the full data says of single keys at any offset: the pinned full data, and the increments around it.
+"""History of single keys at any offset: the pinned full data, and the increments around it.
 
 With it no row has to be waited for to come to rest: what a target must show at the offset that it has applied, and what
 the source must show at the Sequence that it has shipped, follow from the queue alone (VENUS 3.3). `History` is pure.
@@ -22,14 +22,14 @@ from venus.rpc.admin import Admin
 from venus.rpc.subscriber import Subscriber
 
 CREDIT_BYTES = 8 << 20
-#: The broker pushes what it has; a silence as long as this means that it has stopped.
+#: The broker pushes increments; a silence this long means that it has stopped.
 SILENCE_S = 60.0
 _NOTHING: tuple[Row | None, int] = (None, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The state of a key; `row` None = there is none."""
+    """State of a key; `row` None: there is no row."""
 
     row: Row | None
 
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(slots=True)
 class History:
-    """Of some keys of one table. `pinned` = the cut of the full data, `end` = the increments below it were read."""
+    """History of some keys of one table. `pinned`: cut of the full data; `end`: increments below it were read."""
 
     pinned: int
     sequence: int  # of the last change in the full data
@@ -60,17 +60,17 @@ class History:
     removals: list[Step] = field(default_factory=list)
 
     def at_offset(self, key: Key, offset: int) -> Known | None:
-        """Return the state made by every change below `offset`; None if that cannot be told."""
+        """Return the state after every change below `offset`; None if that is not known."""
         if not self.start <= offset <= self.end:
             return None
         if offset < self.pinned:
-            # the full data is ahead: it says nothing of keys that have changed in between
+            # the full data is ahead: it has no older state of keys that have changed in between
             touched = [s for s in self._of(key) if offset <= s.offset < self.pinned]
             return None if touched else Known(row=self.base.get(key, _NOTHING)[0])
         return self._after(key, [s for s in self._of(key) if self.pinned <= s.offset < offset])
 
     def at_sequence(self, key: Key, sequence: int) -> Known | None:
-        """Return the state made by every change below `sequence`; None if that cannot be told."""
+        """Return the state after every change below `sequence`; None if that is not known."""
         if sequence <= self.sequence or sequence > max(self.end_sequence, self.sequence + 1):
             return None
         return self._after(key, [s for s in self._of(key) if s.offset >= self.pinned and s.sequence < sequence])
@@ -92,7 +92,7 @@ def read_increments(
     history: History, *, address: str, business: str, subject: Subject, versions: Mapping[int, TableSchema],
     keys: Collection[Key], start: int, end: int, end_sequence: int,
 ) -> None:  # fmt: skip
-    """Add what the increments from `start` up to `end` say of these keys."""
+    """Add the changes of these keys in the increments from `start` up to `end`."""
     wanted, known = set(keys), dict(versions)
     subscriber = Subscriber(address, business, f"{business}/verify", credit_bytes=CREDIT_BYTES, transient=True)
     try:
@@ -111,7 +111,7 @@ def read_increments(
             if subscriber.position > before:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_S:
-                break  # what is behind here stays unknown, and is said to be
+                break  # later increments stay unknown, and the history records that
         history.end = max(history.end, min(subscriber.position, end))
         if subscriber.position >= end:
             history.end_sequence = max(history.end_sequence, end_sequence)
@@ -120,7 +120,7 @@ def read_increments(
 
 
 def queue_end(address: str, business: str, history: History) -> tuple[int, int]:
-    """Return an offset and a Sequence that belong together: everything committed by now is below both.
+    """Return a matching offset and Sequence: everything committed by now is below both.
 
     Read from the newest increment itself; the broker's status may name the Sequence of a batch that no reader is
     shown yet.
@@ -166,7 +166,7 @@ def _add(
 def _rows(
     section: TableChanges, touched: Seq[int], subject: Subject, versions: Mapping[int, TableSchema]
 ) -> dict[int, Row]:
-    """Return the rows of the touched changes that are no deletions."""
+    """Return the rows of the touched changes, without deletions."""
     live = [n for n in touched if not section.is_deleted[n]]
     if not live:
         return {}

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file that needs nothing else: to be kept, mailed, attached to a change request."""
+"""Report of a comparison as one self-contained HTML file, to be archived, mailed or attached to a change request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from venus.adapters.verify.findings import Difference, Result, TableResult, Unde
 from venus.adapters.verify.tasks import Place
 from venus.errors import VenusError
 
-#: More findings than this make a page that no browser opens; the others are counted, and in --json and --parquet.
+#: Browsers cannot open pages with more findings; the others are counted here, and listed by --json and --parquet.
 SHOWN_MAX = 2_000
 VALUE_CHARACTERS = 400
 _PLACES = [place.value for place in Place]
@@ -27,7 +27,7 @@ def write_html(result: Result, file: Path) -> None:
 
 
 def page(result: Result) -> str:
-    """Return the report."""
+    """Return the report as HTML."""
     template = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
     found, open_ = len(result.differences), len(result.undecided)
     circumstances = [

@@ -1,4 +1,4 @@
-"""What is compared and how, and what is said on the way."""
+"""Options and progress of a comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from venus.adapters.verify.slices import SLICE_ROWS
 from venus.adapters.verify.tasks import Place
 from venus.errors import VenusError
 
-#: Legs by name; `ends` is what `auto` takes while the source can be reached.
+#: Pairs of sides by name; `auto` uses `ends` while the source can be reached.
 LEGS: dict[str, tuple[tuple[Place, Place], ...]] = {
     "ends": ((Place.SOURCE, Place.TARGET),),
     "target": ((Place.FULL, Place.TARGET),),
@@ -21,20 +21,20 @@ LEGS: dict[str, tuple[tuple[Place, Place], ...]] = {
 LEG_NAMES = ("auto", *LEGS)
 MODES = ("auto", "hash", "scan")
 DIGESTS = ("md5", "sha256")
-#: What a row costs here beside a row that is loaded, by which runners are chosen: reading one and summing it up is a
-#: twentieth, and of one whose database computes the checksum this process sees nothing at all.
+#: Cost of a compared row relative to a loaded one, to choose runners: reading and summing a row costs a twentieth; a
+#: row whose database computes the checksum costs this process nothing.
 READ_ROWS_PER_ROW, PUSHED_ROWS_PER_ROW = 20, 400
 
 
 class VerificationFailed(VenusError):
-    """The comparison could not be made."""
+    """The comparison failed."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is compared, and how."""
+    """Options of a comparison."""
 
     target: str
     leg: str = "auto"
@@ -43,7 +43,7 @@ class Options:
     mode: str = "auto"
     sample: float = 1.0
     seed: int = 0
-    #: No more than so many rows a second, one slice at a time in this process; 0 = no limit.
+    #: Limit of rows a second, one slice at a time in this process; 0 means no limit.
     rows_per_s: float = 0.0
     wait_s: float = 30.0
     digest: str = "md5"
@@ -53,7 +53,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a comparison is."""
+    """Progress of a comparison."""
 
     table: str
     rows: int
@@ -62,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A table to be compared, or the reason why it cannot be."""
+    """Table to compare, or the reason why it cannot be compared."""
 
     subject: Subject
     note: str = ""

@@ -1,4 +1,4 @@
-"""A comparison's findings as Parquet files, for results too large to be read: one line for each differing column."""
+"""Findings of a comparison as Parquet files, for large results: one line for each differing column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLACES = {place.value: place.name.lower() for place in Place}
 
 
 def write_parquet(result: Result, folder: Path) -> list[Path]:
-    """Write the three files into a folder, replacing what is there; return them."""
+    """Write the three files into a folder, replacing existing ones; return them."""
     tables = {DIFFERENCES: _differences(result), UNDECIDED: _undecided(result), TABLES: _tables(result)}
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,9 @@
-"""Wrong rows are mended by the ordinary way: their keys go into the source's log, and the next cut ships them.
+"""Repair of wrong rows through the ordinary path: their keys go into the source's log, and the next cut ships them.
 
-Nothing is ever written to the target here. The cut reads each row as it is then and gives it a new Sequence, in one
-snapshot, so a change that the application makes meanwhile is simply what is read, and nothing newer is overwritten.
+The repair never writes to the target. The cut reads each row as it is then, with a new Sequence, in one snapshot. So it
+includes changes that the application makes meanwhile, and overwrites nothing newer.
+
+A comparison with its repair also closes the windows of unclean elections and promotions.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CURE = "delete all but one there, and give the table its primary key again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StillWrong:
-    """A row that is not right yet."""
+    """A row that is still wrong."""
 
     table: str
     key: dict[str, str]
@@ -38,7 +40,7 @@ class StillWrong:
 
 @dataclass(slots=True, kw_only=True)
 class Repaired:
-    """What became of a repair."""
+    """Result of a repair."""
 
     emitted: dict[str, int] = field(default_factory=dict)  # keys by table
     repaired: int = 0
@@ -46,7 +48,7 @@ class Repaired:
 
 
 def repair(settings: Settings, target: str, result: Result, *, wait_s: float) -> Repaired:
-    """Ship the differing rows of a comparison once more and wait until they are right, at most so long."""
+    """Ship the differing rows of a comparison again and wait until they are right, for `wait_s` at most."""
     wanted: dict[str, dict[Key, Difference]] = defaultdict(dict)
     done = Repaired()
     for difference in result.shippable:
@@ -90,7 +92,7 @@ def _touch(settings: Settings, wanted: dict[str, dict[Key, Difference]], done: R
 
 
 def _as_at_target(settings: Settings, target: str, subjects: dict[str, Subject]) -> dict[str, Subject]:
-    """Return the tables with the rows that the target gets of them."""
+    """Return the tables with the target's predicates."""
     loaded = (open_target(settings, target).loaded_tables() or {}).values()
     predicates = {table.schema.table_id: table.predicate for table in loaded}
     return {
@@ -120,7 +122,7 @@ def _wait(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Open windows: the terms of unclean elections, and the home terms of promotions."""
+    """Open windows of possible loss: the terms of unclean elections, and the home terms of promotions."""
 
     terms: tuple[int, ...] = ()
     home_terms: tuple[int, ...] = ()
@@ -135,7 +137,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What became of the windows that were open when a comparison began."""
+    """Outcome for the windows that were open when a comparison began."""
 
     terms: tuple[int, ...]
     home_terms: tuple[int, ...] = ()
@@ -144,7 +146,7 @@ class Closing:
 
 
 def open_windows(settings: Settings) -> Windows:
-    """Return what may be lost, as the leader knows it. Raises Unavailable."""
+    """Return the open windows that the leader knows. Raises Unavailable."""
     with Admin(broker_of(settings)) as admin:
         business = settings.business.name
         found = [entry for entry in admin.status(business).businesses if entry.business == business]
@@ -155,7 +157,7 @@ def open_windows(settings: Settings) -> Windows:
 
 
 def close(settings: Settings, options: Options, result: Result, repaired: Repaired, windows: Windows) -> Closing:
-    """Tell the broker that source, full data and this target are equal again, if the comparison has shown it."""
+    """Close the windows at the broker, if the comparison has shown that source, full data and target are equal."""
     terms, home_terms = windows.terms, windows.home_terms
     why = _unproved(options, result, repaired)
     if why:
@@ -170,7 +172,7 @@ def close(settings: Settings, options: Options, result: Result, repaired: Repair
 
 
 def _unproved(options: Options, result: Result, repaired: Repaired) -> str:
-    """Return why a comparison does not show that everything is equal; empty = it does."""
+    """Return why a comparison does not prove that everything is equal; "" if it does."""
     if result.leg != "all":
         return f"--leg {result.leg} does not compare source, full data and target with each other: use --leg all"
     if options.tables or options.where or options.sample < 1.0:

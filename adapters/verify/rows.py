@@ -42,7 +42,7 @@ _DIGESTS: dict[str, tuple[Callable[[bytes], bytes], int]] = {
 
 
 def columns_of(section: TableChanges, versions: Mapping[int, TableSchema], wanted: TableSchema) -> Columns:
-    """Return the values of each of `wanted`'s columns, in its wire order; what an older version lacks is NULL."""
+    """Return the values of `wanted`'s columns, in its wire order; columns that an older version lacks are NULL."""
     schema = versions.get(section.schema_version)
     if schema is None:
         raise ProtocolError(f"{wanted.qualified}: rows of version {section.schema_version}, which is not known here")
@@ -55,7 +55,7 @@ def columns_of(section: TableChanges, versions: Mapping[int, TableSchema], wante
 
 
 def inside_of(predicate: str, columns: Columns, schema: TableSchema) -> Bools:
-    """Say which rows a predicate's target gets, of values in the schema's wire order."""
+    """Return which rows are inside a predicate; the values are in the schema's wire order."""
     by_number = {c.number: values for c, values in zip(schema.wire_columns, columns, strict=True)}
 
     def column(wanted: Column) -> pa.Array:
@@ -71,7 +71,7 @@ def _compiled(predicate: str, schema: TableSchema) -> Predicate:
 
 
 def keys_of(section: TableChanges, versions: Mapping[int, TableSchema], wanted: TableSchema) -> list[Key]:
-    """Return the keys of a section's changes; also of deleted rows, which have nothing else."""
+    """Return the keys of a section's changes, including deleted rows."""
     schema = versions.get(section.schema_version, wanted)
     return key_forms(keys_to_columns(section.record_ids, Layout.of(schema)), wanted)
 
@@ -86,7 +86,7 @@ def checksums(columns: Columns, schema: TableSchema, digest: str) -> Checksums:
 
 
 def record_ids(keys: Seq[Key], schema: TableSchema) -> list[bytes] | None:
-    """Return the record ids of keys; None where a form does not say how the key was spelt (1.5 or 1.50)."""
+    """Return the record ids of keys; None if a form does not determine the spelling of the key (1.5 or 1.50)."""
     layout = Layout.of(schema)
     types = [c.type for c in layout.columns[: layout.key_count]]
     if any(style_of(t) is Style.NUMBER for t in types):
@@ -105,7 +105,7 @@ def _spelt(kind: LogicalType, form: str) -> str | bytes:
 
 
 def key_as_dict(key: Key, schema: TableSchema) -> dict[str, str]:
-    """Return a key by column name, for people."""
+    """Return a key by column name, for display."""
     return dict(zip(schema.key, key, strict=True))
 
 
@@ -113,7 +113,7 @@ _STRING_OR_BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 
 
 def same(kind: LogicalType, one: Value, other: Value) -> bool:
-    """Say whether two canonical values are equal; NULL equals NULL."""
+    """Return whether two canonical values are equal; NULL equals NULL."""
     if one == other:
         return True
     if one is None or other is None or isinstance(one, bytes) or isinstance(other, bytes):
@@ -128,12 +128,12 @@ def same(kind: LogicalType, one: Value, other: Value) -> bool:
 
 
 def differing(schema: TableSchema, one: Row, other: Row) -> list[int]:
-    """Return which columns, in wire order, differ."""
+    """Return the differing columns, in wire order."""
     return list(_differing(schema, one, other))
 
 
 def equal(schema: TableSchema, one: Row | None, other: Row | None) -> bool:
-    """Say whether two rows are equal; None = no row."""
+    """Return whether two rows are equal; None is no row."""
     if one is None or other is None:
         return one is other
     return next(_differing(schema, one, other), None) is None
@@ -169,7 +169,7 @@ def _documents(one: str, other: str, _: LogicalType) -> bool:
 
 
 def _document(text: str) -> Any:
-    """Parse JSON; decimals, so that 0.1 is not equal to its neighbours, and integers may have any number of digits."""
+    """Parse JSON with decimals, so that 0.1 does not equal its neighbours, and integers of any length."""
     return json.loads(text, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_members)
 
 
@@ -179,7 +179,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that is there twice: which one counts is for every reader to say."""
+    """Refuse a duplicate name: readers differ about which one counts."""
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("a name is there twice")
@@ -201,7 +201,7 @@ def _moments(one: str, other: str, _: LogicalType) -> bool:
 
 
 def _plain_moment(text: str) -> str:
-    """Take the zeros off a fraction, and let every spelling of UTC be the same."""
+    """Remove trailing zeros of a fraction, and unify the spellings of UTC."""
     era = " BC" if text.endswith(" BC") else ""
     text = text.removesuffix(" BC")
     for zone in ("+00:00", "+00", "Z"):

@@ -1,4 +1,4 @@
-"""`venus verify` without the command line: which legs, which tables, the verdict (VENUS 3.3; spark.md 3).
+"""`venus verify` without the command line: which sides, which tables, the verdict (VENUS 3.3; spark.md 3).
 
 The source and the target are compared with each other by default, and the full data is only asked about the rows that
 differ: few rows move. `target` and `source` compare one end with the whole full data, which then all moves; the first
@@ -44,7 +44,7 @@ __all__ = ["Options", "VerificationFailed", "verify"]
 def verify(
     settings: Settings, options: Options, *, runner_for: RunnerFor | None = None, report: Report | None = None
 ) -> Result:
-    """Compare; changes nothing anywhere."""
+    """Run a comparison; it changes nothing."""
     workers = settings.apply.load_workers
     run = _Run(
         settings, options, runner_for or (lambda rows: LocalRunner.for_rows(workers, rows)), report or (lambda _: None)
@@ -62,14 +62,14 @@ class _Run:
     runner_for: RunnerFor
     report: Report
     notes: list[str] = field(default_factory=list)
-    #: The tables that the broker set here mirrors, as its labels name them; empty = all.
+    #: Tables that this broker set mirrors, as its labels name them; empty means all.
     mirrored: tuple[str, ...] = ()
     left_out: list[TableSchema] = field(default_factory=list)
-    #: Tables that were taken out of capture.
+    #: Tables removed from capture.
     released: dict[int, TableSchema] = field(default_factory=dict)
     #: Tables that the patterns choose and that are not captured.
     uncaptured: list[UncapturedTable] = field(default_factory=list)
-    #: Of which tables it mirrors some rows only, and which.
+    #: Tables of which it mirrors only some rows, each with the predicate.
     filters: tuple[tuple[str, str], ...] = ()
 
     def run(self) -> Result:
@@ -107,7 +107,7 @@ class _Run:
     # -- what is compared --------------------------------------------------------------------------------------------
 
     def _registered(self) -> tuple[dict[int, RegisteredTable] | None, str]:
-        """Return the source's registry if the leg needs it, and the leg that is taken."""
+        """Return the source's registry if the comparison needs it, and the chosen pair of sides."""
         leg = self.options.leg
         if leg == "target":
             return None, leg
@@ -132,7 +132,7 @@ class _Run:
         return [c for c in found if self._wanted(c.subject.schema, [f.subject.schema for f in found])]
 
     def _leave_out_released(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
-        """Return the registry without the tables that were taken out of capture, and note those."""
+        """Return the registry without the tables removed from capture, and add notes about these."""
         out = [t for t in (registered or {}).values() if t.state in (RELEASING, RELEASED)]
         self.released = {t.schema.table_id: t.schema for t in out}
         why = "is not compared: it is not captured any more"
@@ -140,7 +140,7 @@ class _Run:
         return {i: t for i, t in registered.items() if i not in self.released} if registered is not None else None
 
     def _note_uncaptured(self, registered: dict[int, RegisteredTable] | None) -> None:
-        """Note the tables that the patterns choose and that are not captured: there is nothing to compare."""
+        """Add notes about tables that the patterns choose and that are not captured: they cannot be compared."""
         if registered is None:
             return
         chosen = self.settings.source
@@ -153,7 +153,7 @@ class _Run:
             self.notes += [f"not compared: {uncaptured_problem(t.name, t.obstacle)}" for t in self.uncaptured]
 
     def _leave_out(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
-        """Return the registry without what the broker set here does not mirror, and note that."""
+        """Return the registry without tables that this broker set does not mirror, and add notes about these."""
         with Admin(broker_of(self.settings)) as admin:
             self.mirrored = admin.mirrored(self.settings.business.name)
             self.filters = admin.filters(self.settings.business.name)
@@ -171,7 +171,7 @@ class _Run:
         return not self.mirrored or is_wanted(self.mirrored, schema.namespace, schema.name)
 
     def _at_target(self) -> dict[int, LoadedTable]:
-        """Return each table's version at the target, and what stands in the way there."""
+        """Return each table's version at the target, and what prevents its comparison."""
         target = open_target(self.settings, self.options.target)
         require(target, "verifies")
         found = target.loaded_tables()
@@ -210,7 +210,7 @@ class _Run:
         return Chosen(subject=subject, note=note, obstacle=obstacle)
 
     def _rows(self, schema: TableSchema, predicate: str) -> tuple[str, str]:
-        """Return which rows are compared, empty = every row or none, and why."""
+        """Return the predicate of the compared rows ("" for every row or none), and a note."""
         mirrored = next((p for name, p in self.filters if is_wanted((name,), schema.namespace, schema.name)), "")
         note = f"the target gets {rows_where(predicate)}: it is compared with those" if predicate else ""
         if not mirrored or same(predicate, mirrored, (schema,)):
@@ -243,7 +243,7 @@ class _Run:
 
 
 def _is_own(schema: TableSchema) -> bool:
-    """Tell VENUS's own heartbeat row, also as a dictionary in upper case has it."""
+    """Return whether this is VENUS's own heartbeat table, also with an upper-case name."""
     return schema.is_heartbeat or schema.name == "VENUS_HEARTBEAT"
 
 

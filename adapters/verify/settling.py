@@ -1,4 +1,4 @@
-"""From suspects to findings: reads what the queue says of their keys, decides, and looks again at what is open."""
+"""From suspects to findings: reads the history of their keys, decides, and checks open ones again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAUSE_MAX_S = 1.0
 
 @dataclass(slots=True)
 class Settled:
-    """What became of the suspects of one table."""
+    """Decided suspects of one table."""
 
     differences: dict[Key, Difference] = field(default_factory=dict)
     undecided: dict[Key, str] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Settled:
 
 
 class Settling:
-    """One table's suspects."""
+    """State machine of one table's suspects."""
 
     def __init__(self, ends: Ends, subject: Subject, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ends = ends
@@ -48,7 +48,7 @@ class Settling:
         self._keys: tuple[Key, ...] = ()
 
     def settle(self, suspects: Seq[Suspect], wait_s: float) -> Settled:
-        """Decide all of them, or say after `wait_s` why some cannot be."""
+        """Decide all suspects, or after `wait_s` return why some are undecided."""
         settled = Settled()
         if not suspects:
             return settled

@@ -1,4 +1,4 @@
-"""The two sides of a comparison, alike: one whose checksums come from the database, one whose rows are read and summed.
+"""The two kinds of sides of a comparison: the database computes checksums, or rows are read and summed here.
 
 A side answers three questions about a slice: checksums by bucket, keys and checksums behind buckets, rows behind keys.
 """
@@ -20,7 +20,7 @@ from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, insi
 from venus.codec.changes import TableChanges
 from venus.model import TableSchema
 
-#: Keys whose rows are fetched with one statement.
+#: Keys per statement when rows are fetched.
 KEYS_AT_ONCE = 500
 
 Ints = npt.NDArray[np.int64]
@@ -28,11 +28,11 @@ Scan = Callable[[Slice, Collection[int] | None], Iterator[TableChanges]]
 
 
 class Side(Protocol):
-    """Source, full data or target, in one snapshot."""
+    """Side of a comparison (source, full data or target) in one snapshot."""
 
-    #: Rows, or keys with their checksums, that have left the place where they are stored.
+    #: Rows, or keys with their checksums, that have left their store.
     moved: int
-    #: Keys that several rows have, and how many, of those that `hashes` returned last.
+    #: Keys of several rows with their number, from the last call of `hashes`.
     repeated: dict[Key, int]
 
     def buckets(self, part: Slice) -> Buckets: ...
@@ -43,7 +43,7 @@ class Side(Protocol):
 
 
 class PushedSide:
-    """The database computes."""
+    """Side whose database computes the checksums."""
 
     def __init__(self, reader: Reader, subject: Subject) -> None:
         self._reader = reader
@@ -84,7 +84,7 @@ def found_rows(reader: Reader, subject: Subject, keys: Seq[Key]) -> dict[Key, Ro
 
 @dataclass(slots=True)
 class _Read:
-    """A section with what was computed of it."""
+    """Section with its checksums and buckets."""
 
     columns: Columns
     sums: npt.NDArray[np.uint64]
@@ -93,12 +93,12 @@ class _Read:
 
 @dataclass(slots=True)
 class ScannedSide:
-    """Rows are read and everything is computed here; a range slice is kept, a whole table read for each question."""
+    """Side whose rows are read and summed here; a range slice is kept, a whole table is read for each call."""
 
     scan: Scan
     subject: Subject
     versions: Mapping[int, TableSchema]
-    #: Only the rows in it are compared; empty = every row.
+    #: Only rows inside it are compared; empty means every row.
     predicate: str = ""
     moved: int = 0
     repeated: dict[Key, int] = field(default_factory=dict)
@@ -168,7 +168,7 @@ def places_of(columns: Columns, part: Slice, subject: Subject) -> Ints:
 
 
 def _add(totals: list[int], read: _Read) -> None:
-    """Add up exactly: 60 bits and more rows than a few do not fit 64, so the halves are added apart."""
+    """Add exactly: sums of many 60-bit values exceed 64 bits, so the halves are added separately."""
     low = np.bincount(read.places, weights=(read.sums & np.uint64(0x3FFFFFFF)).astype(np.float64))
     high = np.bincount(read.places, weights=(read.sums >> np.uint64(30)).astype(np.float64))
     for n in np.flatnonzero(np.bincount(read.places)).tolist():

@@ -1,4 +1,4 @@
-"""How a table is cut into slices and a slice into buckets. Pure.
+"""Division of a table into slices and of a slice into buckets. Pure.
 
 Where the leading key column is an integer, slices are its ranges, with about equally many rows. Any other key is
 ordered differently by every database, so such a table is one slice, in buckets by the digest of its key.
@@ -12,10 +12,10 @@ from collections.abc import Sequence as Seq
 from venus.adapters.dialects.verifying import Slice
 from venus.model import Kind, TableSchema
 
-#: Rows of a slice: one or two tenths of a second at a database, and little to read again where something changes.
+#: Rows of a slice: a tenth or two of a second at a database, and little to read again after a change.
 SLICE_ROWS = 50_000
 RANGE_BUCKETS = 512
-#: Rows of a bucket of a table that is taken whole.
+#: Rows of a bucket of a table that is one slice.
 BUCKET_ROWS = 64
 BUCKETS_MIN, BUCKETS_MAX = 64, 1 << 16
 #: Beyond this the arithmetic of ranges would not fit 64 bits.
@@ -23,12 +23,12 @@ _RANGE_MAX = 1 << 61
 
 
 def by_range(schema: TableSchema) -> bool:
-    """Whether the table can be cut by ranges of its key."""
+    """Return whether the table can be divided by ranges of its key."""
     return schema.wire_columns[0].type.kind is Kind.INT
 
 
 def range_slices(cuts: Seq[int]) -> list[Slice]:
-    """Return the slices between these values of the leading key, open at both ends; [] if that cannot be."""
+    """Return the slices between these values of the leading key, open at both ends; [] if impossible."""
     bounds = sorted(set(cuts))
     if not bounds:
         return [_between(0, None, None, 0, 0)]
@@ -49,13 +49,13 @@ def _between(number: int, low: int | None, high: int | None, first: int, last: i
 
 
 def whole_slice(rows: int) -> Slice:
-    """Return the one slice of a table that is taken whole."""
+    """Return the single slice of a whole table."""
     wanted = max(BUCKETS_MIN, min(BUCKETS_MAX, rows // BUCKET_ROWS))
     return Slice(buckets=1 << (wanted - 1).bit_length())
 
 
 def sample(slices: Seq[Slice], share: float, draw: random.Random) -> list[Slice]:
-    """Return a share of the slices, at least one; of a table taken whole, a share of its buckets."""
+    """Return a share of the slices, at least one; of a whole table, a share of its buckets."""
     if share >= 1:
         return list(slices)
     if len(slices) == 1 and not slices[0].step:

@@ -1,4 +1,7 @@
-"""One table of a comparison: calibrate, cut into slices, compare them, settle what differs."""
+"""Comparison of one table: calibrate, divide into slices, compare them, resolve the suspects.
+
+Calibration finds out whether a database's checksums equal those computed here.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +32,21 @@ from venus.adapters.verify.slices import by_range, range_slices, sample, whole_s
 from venus.adapters.verify.tasks import Compared, Ends, Place, Suspect, Task, close_opened, compare_slice, opened
 from venus.errors import SourceError, TargetError, VenusError
 
-#: Rows that are tried.
+#: Rows used for calibration.
 SAMPLE_ROWS = 300
-#: What the rows of a slice may weigh: where they are read, a slice of them is in memory.
+#: Bytes of the rows of a slice: a slice that is read here is held in memory.
 SLICE_BYTES = 32 << 20
 
 
 def fitting_rows(reader: Reader, subject: Subject) -> int:
-    """Return how many rows make a slice that may be held in memory."""
+    """Return the number of rows of a slice that fits into memory."""
     sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
     rows, weight = sum(s.count for s in sections), sum(s.nbytes for s in sections)
     return max(1, SLICE_BYTES * rows // weight) if weight else SLICE_BYTES
 
 
 def disagreement(reader: Reader, subject: Subject) -> str:
-    """Return why this reader's checksums cannot be used, empty if they can. Within a snapshot of the reader."""
+    """Return why this reader's checksums cannot be used, "" if they can. Runs in a snapshot of the reader."""
     schema = subject.schema
     sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
     if not sections:
@@ -73,17 +76,17 @@ def _named(subject: Subject, columns: Columns, row: int, texts: tuple[str, ...])
 
 logger = logging.getLogger(__name__)
 
-#: How often a table is begun, and the pause in between.
+#: Attempts to compare a table, and the pause in between.
 ATTEMPTS = 3
 PAUSE_S = 1.0
-#: How many times fuller than wanted slices may be: all rows of one leading key are in one bucket, and go into memory.
+#: How many times larger than planned slices may be: all rows of one leading key are in one bucket, in memory.
 FULLER_MAX = 4
-#: A comparison ends once what differs takes so much memory: where everything does, nobody reads all of it.
+#: Memory limit of the differences of a table: a comparison ends there, because longer lists are of no use.
 SUSPECTS_BYTES_MAX = 256 << 20
 
 
 class Comparison:
-    """From calibration to the result."""
+    """Comparison of one table, from calibration to the result."""
 
     def __init__(
         self, options: Options, ends: Ends, chosen: Chosen, runner_for: RunnerFor, report: Report
@@ -99,7 +102,7 @@ class Comparison:
         self._result = self._new_result()
 
     def compare(self) -> TableResult:
-        """Compare, once more where something passes by itself: a lock, a server or a broker that is started again."""
+        """Compare the table; retry after transient failures: a lock, a restarted server or broker."""
         for left in reversed(range(ATTEMPTS)):
             self._result = self._new_result()
             try:
@@ -156,7 +159,7 @@ class Comparison:
         ]  # fmt: skip
         suspects: list[Suspect] = []
         nbytes = 0
-        # several workers would each go as fast as all of them may
+        # several workers would each use the whole limit
         runner = LocalRunner() if options.rows_per_s else self._runner_for(work)
         results: Iterator[Compared] = runner.run(compare_slice, tasks)
         for number, done in enumerate(results, 1):
@@ -175,7 +178,7 @@ class Comparison:
         return suspects[: options.differences_max]
 
     def _plan(self) -> tuple[list[Slice], int]:
-        """Calibrate, and cut the table into slices."""
+        """Calibrate, and divide the table into slices."""
         sessions = opened(self._ends)
         try:
             sessions.begin(self._subject)
@@ -196,14 +199,14 @@ class Comparison:
         return slices or [whole_slice(rows)], rows
 
     def _ranges(self, reader: Reader, rows: int) -> list[Slice]:
-        """Return slices by ranges of the leading key; [] where it has so few values that they would be too large."""
+        """Return slices by ranges of the leading key; [] if it has so few values that they would be too large."""
         wanted = self._slice_rows(reader)
         slices = range_slices(reader.cuts(self._subject, wanted))
-        # a limit of rows holds for slices only
+        # the limit of rows applies to slices only
         return [] if rows > FULLER_MAX * wanted * len(slices) and not self._options.rows_per_s else slices
 
     def _slice_rows(self, reader: Reader) -> int:
-        """Return the rows of a slice: what fits into memory, and with a limit of rows no more than a second's."""
+        """Return the rows of a slice: what fits into memory, and at most one second of the rate limit."""
         fitting = min(self._options.slice_rows, fitting_rows(reader, self._subject))
         return min(fitting, math.ceil(self._options.rows_per_s)) if self._options.rows_per_s else fitting
 

@@ -1,8 +1,8 @@
-"""One slice of one table, both sides at once: what a comparison is made of. Whoever schedules the slices calls this.
+"""Task of a comparison: one slice of one table, on both sides. Runners call it.
 
-A task opens a snapshot on each side, compares checksums, looks into the differing buckets and compares the rows that
-are left by type. What it returns are *suspects*: rows that really differ between these two snapshots, with what the
-snapshots say of where they stand. Whether that is a fault or a change on its way is decided by `deciding.py`.
+A task opens a snapshot on each side, compares checksums, then the rows of differing buckets by type. It returns
+*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `deciding.py` decides
+whether that is a fault or a change on its way.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from venus.model import Sequence
 from venus.rpc.address import broker_of
 from venus.wire import broker_pb2
 
-#: Rows behind differing buckets that are looked into at once; more are taken one group of buckets after the other.
+#: Rows of differing buckets that are compared together; more are compared in groups of buckets.
 GROUP_ROWS = 100_000
-#: Keys whose rows are compared at once, and how many bytes of rows that differ a slice keeps: where everything differs
-#: nobody reads all of it.
+#: Keys whose rows are compared together, and the bytes of differing rows that a slice keeps: longer lists are of no
+#: use.
 ROWS_AT_ONCE = 2_000
 SUSPECT_BYTES_MAX = 64 << 20
-#: What a suspect takes beside its values.
+#: Memory of a suspect besides its values.
 _SUSPECT_BYTES = 500
 
 
 class Place(Enum):
-    """Where rows are."""
+    """Side of a comparison."""
 
     SOURCE = "source"
     FULL = "full data"
@@ -47,7 +47,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """The two places that are compared, and how to get there. Picklable."""
+    """The two sides of a comparison, and how to connect to them. Picklable."""
 
     settings: Settings
     left: Place
@@ -58,12 +58,12 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A slice to be compared."""
+    """Task to compare one slice."""
 
     ends: Ends
     subject: Subject
     part: Slice
-    #: Places whose database does not compute the checksums of this table.
+    #: Sides whose database does not compute the checksums of this table.
     scanned: frozenset[Place] = frozenset()
     rows_per_s: float = 0.0  # 0 = as fast as it goes
     suspects_max: int = 100_000
@@ -71,7 +71,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """What the two snapshots say of where they stand; None for a place that was not looked at."""
+    """Positions of the two snapshots; None for a side that is not compared."""
 
     next_sequence: Sequence | None = None
     reached: Reached | None = None
@@ -79,25 +79,25 @@ class Positions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A key whose rows differ; `waiting`: the source's log names it, so its change is not captured yet."""
+    """Key whose rows differ; `waiting`: it is in the source's log, so its change is not captured yet."""
 
     key: Key
     rows: dict[Place, Row | None]
     positions: Positions
     waiting: bool = False
-    #: How many rows have this key, in places where that is more than one.
+    #: How many rows have this key, for sides with more than one.
     repeated: dict[Place, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, about."""
+        """Its approximate size in memory."""
         values = (value for row in self.rows.values() for value in row or ())
         return _SUSPECT_BYTES + sum(map(len, self.key)) + sum(len(value) for value in values if value is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What was found in a slice; `cut_short`: not all that differs, which was too much."""
+    """Result of a slice; `cut_short`: the list of suspects is incomplete, because it was too long."""
 
     table_id: int
     number: int
@@ -108,7 +108,7 @@ class Compared:
 
 
 class Opened:
-    """The sessions of one worker. Opening them costs more than comparing a slice, so they are kept."""
+    """Sessions of one worker. Opening them costs more than comparing a slice, so they are reused."""
 
     def __init__(self, ends: Ends) -> None:
         self._ends = ends
@@ -142,7 +142,7 @@ class Opened:
 
     @property
     def readers(self) -> list[tuple[Place, Reader]]:
-        """The databases, the target first: what its snapshot shows has passed the source before."""
+        """The readers of databases, the target first: its snapshot shows only what the source had before."""
         both: list[tuple[Place, Reader | None]] = [(Place.TARGET, self.target), (Place.SOURCE, self.source)]
         return [(place, reader) for place, reader in both if reader is not None]
 
@@ -156,14 +156,14 @@ class Opened:
         )
 
     def end(self) -> None:
-        """Let the snapshots go."""
+        """Close the snapshots."""
         for _, reader in self.readers:
             reader.end()
 
     def side(self, place: Place, subject: Subject, scanned: frozenset[Place]) -> Side:
         """Return one side of a comparison."""
         versions = {subject.schema.version: subject.schema}
-        # what the target gets is chosen here, by the rules that chose it there; at the target everything counts
+        # the predicate selects the target's rows on the other sides; at the target every row counts
         predicate = subject.predicate if place is not Place.TARGET else ""
         if place is Place.FULL:
             assert self.full is not None
@@ -180,7 +180,7 @@ _kept: dict[str, tuple[Ends, Opened]] = {}
 
 
 def opened(ends: Ends) -> Opened:
-    """Return the sessions of this worker, opening them if there are none to these ends."""
+    """Return the sessions of this worker to these ends; open them if necessary."""
     known = _kept.get("now")
     if known is None or known[0] != ends:
         close_opened()
@@ -189,14 +189,14 @@ def opened(ends: Ends) -> Opened:
 
 
 def close_opened() -> None:
-    """Close this worker's sessions; also after any error, which may have left them in any state."""
+    """Close this worker's sessions; also after an error, which may leave them in any state."""
     known = _kept.pop("now", None)
     if known is not None:
         known[1].close()
 
 
 def compare_slice(task: Task) -> Compared:
-    """Compare one slice; may be repeated at any time, it changes nothing."""
+    """Compare one slice; read-only and repeatable."""
     began = time.monotonic()
     try:
         sessions = opened(task.ends)
@@ -247,25 +247,25 @@ def _compare(task: Task, sessions: Opened, positions: Positions) -> Compared:
 
 
 class Found:
-    """The suspects of a slice, as many as are of use to anybody and fit into memory."""
+    """Suspects of a slice, limited in number and memory."""
 
     def __init__(self, most: int) -> None:
         self.suspects: list[Suspect] = []
         self._most, self._nbytes = most, 0
 
     def add(self, suspect: Suspect) -> None:
-        """Take one more."""
+        """Add a suspect."""
         self.suspects.append(suspect)
         self._nbytes += suspect.nbytes
 
     @property
     def is_full(self) -> bool:
-        """Whether no more are looked for."""
+        """Whether a limit is reached."""
         return len(self.suspects) > self._most or self._nbytes >= SUSPECT_BYTES_MAX
 
 
 def _with_source(suspects: Seq[Suspect], source: SourceReader | None, subject: Subject) -> Seq[Suspect]:
-    """Return the suspects with the rows that the source has, also where the target does not get them."""
+    """Return the suspects with the source's rows, also those outside the target's predicate."""
     if source is None or not subject.predicate or not suspects:
         return suspects
     rows = found_rows(source, subject, [s.key for s in suspects])
@@ -273,7 +273,7 @@ def _with_source(suspects: Seq[Suspect], source: SourceReader | None, subject: S
 
 
 def _groups(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]) -> Iterator[list[int]]:
-    """Yield the differing buckets, so many at a time as may be in memory."""
+    """Yield the differing buckets in groups that fit into memory."""
     group: list[int] = []
     rows = 0
     for bucket in sorted(ours.keys() | theirs.keys()):
@@ -290,14 +290,14 @@ def _groups(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]
 
 
 def _with_waiting(suspects: Seq[Suspect], source: SourceReader | None, subject: Subject) -> Iterator[Suspect]:
-    """Say of each suspect whether the log names it, in the snapshot that showed its row."""
+    """Yield each suspect with whether the log names it, in the snapshot of its row."""
     waiting = source.waiting(subject, [s.key for s in suspects]) if source and suspects else set()
     for s in suspects:
         yield replace(s, waiting=s.key in waiting)
 
 
 def look_again(ends: Ends, subject: Subject, keys: Seq[Key]) -> list[Suspect]:
-    """Read these keys once more, in one new snapshot of each database."""
+    """Read these keys again, in one new snapshot of each database."""
     try:
         sessions = opened(ends)
         positions = sessions.begin(subject)
