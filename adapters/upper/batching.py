@@ -1,8 +1,11 @@
-"""Cuts become batches: dense batch numbers, dense Sequences, cut markers. Pure.
+"""Divides cuts into batches: dense batch numbers, dense Sequences, cut markers. Pure.
 
-In a row's path this lies between the dialect's `Cut.sections` and the codec; what leaves here is stamped with the
-Sequence that the row keeps for ever (VENUS 3.2). One batch is held back, because only the last one of a cut says
-`cut_end`, and nobody knows that it is the last until the snapshot has been read to its end.
+This stage is between the dialect's `Cut.sections` and the codec; it assigns the Sequence that a row keeps for ever
+(VENUS 3.2). One batch is held back, because only the last batch of a cut has `cut_end`, and it is known to be the last
+only when the snapshot has been read to its end.
+
+`Pace` is the interval between polls. Changes must be seen within milliseconds, but an idle source must not be polled
+500 times a second. So the interval stays at its minimum for a while after traffic, then doubles up to its maximum.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges
 from venus.model import BatchNo, Sequence, TableSchema
 
-#: Table versions that weigh more go in batches of their own: each connection tells all of them, thousands of tables
+#: Table versions beyond this size go in batches of their own: each connection sends all of them, thousands of tables
 #: have megabytes, and a single row may need nearly all of a message.
 SCHEMAS_BYTES_MAX = 512 << 10
 
 
 class Batcher:
-    """The batches of one cut; sections keep their order and are never divided.
+    """Builder of the batches of one cut; sections keep their order and are never divided.
 
     The dialect keeps each section within the limits; a larger one (a single huge row) travels alone.
     """
@@ -49,18 +52,18 @@ class Batcher:
 
     @property
     def next_sequence(self) -> Sequence:
-        """The Sequence of the first change of the next section: what a sweep's begin marker must name."""
+        """Sequence of the first change of the next section, which a sweep's begin marker must name."""
         return Sequence(self._first_sequence + self._rows)
 
     def described(self) -> Iterator[Batch]:
-        """Return the batches that go in front, with nothing but table versions, if these are too many to go along."""
+        """Yield leading batches with table versions only, if these are too large for the first batch of changes."""
         groups = _grouped(self._schemas)
         for self._schemas in groups[:-1]:
             yield self._close(cut_end=False)
         self._schemas = groups[-1]
 
     def add(self, section: TableChanges) -> Batch | None:
-        """Take the next section; return the batch before it if that is now complete."""
+        """Add the next section; return the batch before it if that is now complete."""
         full = self._rows + section.count > self._rows_max or self._bytes + section.nbytes > self._bytes_max
         ready = self._close(cut_end=False) if self._sections and full else None
         self._sections.append(section)
@@ -69,7 +72,7 @@ class Batcher:
         return ready
 
     def end(self) -> Batch:
-        """Return the last batch of the cut; it is empty if the cut was."""
+        """Return the last batch of the cut; an empty cut has an empty batch."""
         return self._close(cut_end=True)
 
     def _close(self, *, cut_end: bool) -> Batch:
@@ -92,7 +95,7 @@ class Batcher:
 
 
 def _grouped(schemas: Seq[TableSchema]) -> list[tuple[TableSchema, ...]]:
-    """Divide table versions, in their order, where together they weigh too much; the last group may go with changes."""
+    """Divide table versions, in order, into groups of limited size; the last group may travel with changes."""
     groups: list[tuple[TableSchema, ...]] = [()]
     nbytes = 0
     for schema in schemas:
@@ -110,7 +113,7 @@ RECENT_S = 0.5
 
 
 class Pace:
-    """The interval between two polls of an adapter that found nothing."""
+    """Interval between two polls of an idle adapter. Time is an argument."""
 
     def __init__(self, *, min_s: float, max_s: float) -> None:
         self._min_s = min_s
@@ -119,7 +122,7 @@ class Pace:
         self._last_traffic = float("-inf")
 
     def traffic(self, now: float) -> None:
-        """Note that a poll found changes."""
+        """Record that a poll found changes."""
         self._last_traffic = now
         self._delay_s = self._min_s
 

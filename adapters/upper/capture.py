@@ -1,7 +1,7 @@
-"""The upper adapter: cuts of a source become half messages and decisions (VENUS 3.1-3.3).
+"""The upper adapter: ships cuts of a source as half messages and decisions (VENUS 3.1-3.3).
 
-One thread, one loop: chores, one cut, the next poll, which does not wait for the broker's answer to the last COMMIT.
-Whatever breaks, the way out is the same: both ends are opened again under a new epoch (session.py).
+One thread runs one loop: periodic tasks, one cut, the next poll, which does not wait for the broker's answer to the
+last COMMIT. After any failure both ends are opened again under a new epoch (session.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from venus.wire.broker_pb2 import BusinessStatus
 #: How long a clean stop waits for the answer to the last COMMIT; without it the half stays open until the restart.
 GOODBYE_S = 5.0
 WAITING = "waiting to reconnect"
-#: The first tries follow each other quickly: another broker leads within seconds. Then pauses grow.
+#: The first attempts follow quickly, because another broker leads within seconds. Then pauses grow.
 QUICK_TRIES = 20
 QUICK_MAX_S = 0.25
 BACKOFF_MIN_S = 0.1
@@ -58,7 +58,7 @@ def connect_producer(settings: Settings) -> Ingest:
 
 
 def broker_status_of(settings: Settings) -> BusinessStatus:
-    """Ask the broker for the state of the business; one that it does not know has committed nothing."""
+    """Return the state of the business at the broker; an unknown business has committed nothing."""
     with closing(Admin(broker_of(settings))) as admin:
         businesses = admin.status(settings.business.name).businesses
     return businesses[0] if businesses else BusinessStatus()
@@ -66,7 +66,7 @@ def broker_status_of(settings: Settings) -> BusinessStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What is not the adapter's own: the two ends, reopened after every failure, the clock, and chance."""
+    """Dependencies of the adapter: the two ends, which are reopened after every failure, clock and randomness."""
 
     source: Callable[[Settings], Source] = open_source
     ingest: Connect = connect_producer
@@ -88,9 +88,8 @@ def run_capture(
 ) -> None:
     """Capture until `stop` is set.
 
-    What may pass by itself (a database or a broker that is away) is retried for ever. Raises Held when another upper
-    adapter is at work, unless it is to `take_over`; Fenced when another one has taken over; and any other error that
-    trying again cannot mend.
+    Transient failures (a database or a broker that is away) are retried for ever. Raises Held if another upper adapter
+    is active, unless `take_over` is set; Fenced if another one has taken over; and every error that is not retryable.
     """
     Capture(settings, stop, report, outside, take_over=take_over).run()
 
@@ -104,8 +103,8 @@ def first_fill(
 ) -> FillReport:
     """Capture until every registered table has been read once; resumes where an earlier run ended.
 
-    Gives way to whoever comes to capture for good, and then raises Fenced; raises Held if that one is there already.
-    Nothing is opened at the broker when it has all of it: that capture would be asked to make room for nothing.
+    Gives way to a permanent capture, and then raises Fenced; raises Held if one is already active. If the broker has
+    everything, no stream is opened, because that would disturb the permanent capture for nothing.
     """
     filled, last_batch = _fill_report(settings, outside)
     if not filled.complete or not _has_committed(settings, outside, last_batch, stop):
@@ -125,7 +124,7 @@ def _fill_report(settings: Settings, outside: Outside) -> tuple[FillReport, Batc
 
 
 def _has_committed(settings: Settings, outside: Outside, last_batch: BatchNo, stop: threading.Event) -> bool:
-    """Whether the broker has committed this batch, or soon will have because its producer is there."""
+    """Return whether the broker has committed this batch, or does so soon because its producer is connected."""
     deadline = outside.monotonic() + GOODBYE_S
     while True:
         try:
@@ -139,7 +138,7 @@ def _has_committed(settings: Settings, outside: Outside, last_batch: BatchNo, st
 
 
 class Capture:
-    """Session after session, with a growing pause between attempts that came to nothing."""
+    """Loop of sessions, with growing pauses between failed attempts."""
 
     def __init__(
         self,
@@ -158,7 +157,7 @@ class Capture:
         self._claim = Claim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
 
     def run(self, *, until: Callable[[Session], bool] = lambda session: False) -> None:
-        """Serve until stopped, or until `until` says so."""
+        """Run until stopped, or until `until` returns True."""
         finished = False
         while not finished and not self._stop.is_set():
             try:
@@ -189,9 +188,9 @@ class Capture:
         self._reporter.remind()
 
     def _serve(self, until: Callable[[Session], bool]) -> bool:
-        """Run one session; return whether it ended because all was done.
+        """Run one session; return whether it ended because `until` was reached.
 
-        A session that failed after it had committed something counts as none that failed: the pauses start over.
+        A session that failed after a commit does not count as a failed attempt: the pauses start over.
         """
         if self._reporter.current.state != WAITING:
             self._reporter.state("connecting")
@@ -245,14 +244,14 @@ class Capture:
 
 
 def pause_s(failures: int, chance: float) -> float:
-    """Return how long to wait after so many failures in a row; `chance` from 0 to 1 keeps adapters apart."""
+    """Return how long to wait after `failures` failures in a row; `chance` from 0 to 1 is the jitter."""
     if failures <= QUICK_TRIES:
         return chance * QUICK_MAX_S
     return chance * min(BACKOFF_MAX_S, BACKOFF_MIN_S * float(2 ** min(failures - QUICK_TRIES, 30)))
 
 
 def _say_goodbye(session: Session) -> None:
-    """Wait for the answer to the last COMMIT, so that nothing is undecided while nobody is there to be asked."""
+    """Wait for the answer to the last COMMIT, so that no half stays undecided while the producer is away."""
     if session.confirmed is not None:
         with suppress(VenusError):
             session.producer.wait_decided(session.confirmed, GOODBYE_S)

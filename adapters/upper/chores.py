@@ -1,4 +1,8 @@
-"""What is done between cuts, each thing when it is due: reviews, heartbeat, dictionary, what blocks."""
+"""Periodic tasks between cuts: reviews, heartbeat, dictionary, blockers; and the wait for missing grants.
+
+While the source's user lacks privileges on VENUS's own tables, capture keeps its position and ships nothing. The
+stream to the broker is opened even so, without the source's position, and reports what is missing.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,16 @@ from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import CONNECT_TIMEOUT_MIN_S, Claim, Session
 from venus.conditions import AdapterCondition, own_at_source, problems
 
-#: Registry and dictionary are compared so often: what no cut comes upon by itself waits at most this long.
+#: Interval of comparing registry and dictionary: changes that no cut meets wait at most this long.
 REFRESH_S = 3.0
-#: Where the dictionary is large, comparing it may take one part in so many of the time.
+#: Comparing a large dictionary may take at most one part in this many of the time.
 REFRESH_SHARE = 100
-#: A transaction that is open for so long is worth a word: its changes cannot be captured before it ends.
+#: A transaction that is open for this long is reported: its changes cannot be captured before it ends.
 BLOCKED_S = 10.0
 
 
 class Chores:
-    """The timers of one session."""
+    """Timers of one session."""
 
     def __init__(
         self, session: Session, reporter: Reporter, *, heartbeat_s: float, monotonic: Callable[[], float]
@@ -37,11 +41,11 @@ class Chores:
         self._was_filling = False
 
     def rest_s(self) -> float:
-        """Return for how long nothing is due, as far as the clock knows: the broker may ask at any time."""
+        """Return how long no timer is due; the broker may ask at any time."""
         return max(0.0, min(self._next_beat, self._next_refresh) - self._monotonic())
 
     def run(self) -> None:
-        """Do what is due."""
+        """Run the tasks that are due."""
         now = self._monotonic()
         self._reporter.count(reviews_answered=self._session.answer_reviews())
         if now >= self._next_beat:
@@ -55,7 +59,7 @@ class Chores:
             self._next_refresh = done + max(REFRESH_S, REFRESH_SHARE * (done - now))
 
     def _report_figures(self, now: float) -> None:
-        """Tell the broker how fills go on, and now and then about how many rows there are."""
+        """Report the progress of fills, and periodically the number of rows."""
         due, filling = now >= self._next_count, not self._session.fills.finished
         if due:
             self._next_count = now + ROWS_EVERY_S
@@ -74,14 +78,14 @@ class Chores:
 
 logger = logging.getLogger(__name__)
 
-#: Between two looks whether it was granted.
+#: Interval of checking whether the privileges were granted.
 LOOK_S = 3.0
 REFUSED = "waiting for privileges"
 
 
 def wait_for_grants(
     opened: Callable[[], Source],
-    told: Sequence[OwnLack],
+    missing: Sequence[OwnLack],
     producer: Ingest,
     claim: Claim,
     stop: threading.Event,
@@ -89,11 +93,11 @@ def wait_for_grants(
     *,
     timeout_s: float,
 ) -> None:
-    """Return when nothing lacks any more, or at the stop; `told` = what lacks now.
+    """Wait until no grant is missing, or until `stop` is set; `missing`: the grants that are missing now.
 
-    It is looked at in new sessions: to one that is there a server may not say what was granted since.
+    Each check uses a new session, because a server may not show new grants to an existing one.
 
-    Raises Fenced when another upper adapter has taken over meanwhile, and Held if one is at work.
+    Raises Fenced if another upper adapter has taken over meanwhile, and Held if one is active.
     """
     # the epoch stays out of the claim: it is not raised at the source, where a later one may be
     producer.connect(
@@ -102,15 +106,15 @@ def wait_for_grants(
     )  # fmt: skip
     claim.take_over = False
     reporter.state(REFUSED)
-    _tell(producer, told)
-    while told and not stop.wait(LOOK_S):
+    _tell(producer, missing)
+    while missing and not stop.wait(LOOK_S):
         producer.take_reviews()  # cannot be answered; raises what broke the stream
         reporter.tick()
         with closing(opened()) as source:
             lacks = source.own_lacking()
-        if lacks != told:
+        if lacks != missing:
             _tell(producer, lacks)
-            told = lacks
+            missing = lacks
 
 
 def _tell(producer: Ingest, lacks: Sequence[OwnLack]) -> None:

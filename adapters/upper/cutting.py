@@ -1,8 +1,8 @@
 """One cut from snapshot to COMMIT (VENUS 3.3, figure 4).
 
 The order is the guarantee: every half is on the broker's disk before the source's local transaction, and COMMIT is
-said only after it. Up to the local transaction a failure takes the whole cut back; a failure within it leaves the
-outcome open, and nobody guesses: the next session asks the source's batch table.
+sent only after it. A failure before the local transaction rolls the whole cut back. A failure within it leaves the
+outcome open, and the next session reads it from the source's batch table.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from venus.wire.broker_pb2 import Half
 
 logger = logging.getLogger(__name__)
 
-#: Attempts to read after DDL has come in between, before the source's own words are passed on.
+#: Attempts to read after DDL in between, before the source's own error is raised.
 REREADS_MAX = 3
-#: Tables whose first rows may go into one cut: many small tables must not take a cut each.
+#: Tables with fill chunks in one cut: many small tables must not take a cut each.
 FILLS_MAX = 64
 
 
 class Found(Enum):
-    """What a poll came to."""
+    """Result of a poll."""
 
     NOTHING = "nothing, or a cut that had to be taken back"
     #: VENUS's own row and nothing else: the source is idle all the same.
@@ -47,7 +47,7 @@ class Found(Enum):
 
 
 class Cutter:
-    """Takes the cuts of one session."""
+    """Ships the cuts of one session."""
 
     def __init__(self, session: Session, limits: Limits, stop: threading.Event, reporter: Reporter) -> None:
         self._session = session
@@ -58,10 +58,10 @@ class Cutter:
         self._found = Found.NOTHING
 
     def cut(self) -> Found:
-        """Ship one cut; return what was in it.
+        """Ship one cut; return its content.
 
-        A table with a row that cannot be carried halts, and the cut is read again without it at once: doing anything
-        else first could let the table go on, and the cut would never end.
+        A table with a row that cannot be carried halts, and the cut is read again without it at once: any step in
+        between could resume the table, and the cut would never end.
         """
         while True:
             try:
@@ -106,9 +106,9 @@ class Cutter:
     def _persist(
         self, cut: Cut, fills: Seq[FillState], shipment: Shipment, steps: dict[str, int]
     ) -> tuple[list[Chunk], BatchNo]:
-        """Have everything of a cut on the broker's disk, or take it back whatever stands in the way.
+        """Persist a whole cut at the broker, or roll it back after any failure.
 
-        Return the chunks of fills in it, and the batch below which nobody asks for an outcome any more.
+        Return its fill chunks, and the batch up to which no outcome will be requested again.
         """
         try:
             chunks = self._ship(cut, fills, shipment)
@@ -121,7 +121,7 @@ class Cutter:
             raise
 
     def _ship(self, cut: Cut, fills: Seq[FillState], shipment: Shipment) -> list[Chunk]:
-        """Send all that the snapshot shows: the changes, then the next chunk of a fill, or several small tables."""
+        """Send the content of the snapshot: the changes, then the next chunk of a fill, or several small tables."""
         session, limits = self._session, self._limits
         batcher = self._batcher(cut)
         for batch in batcher.described():
@@ -140,7 +140,7 @@ class Cutter:
             for section in sections:
                 take(section)
         finally:
-            # one that is left in the middle still holds the source's connection, and the cut could not be closed
+            # an unfinished generator still holds the source's connection, and the cut could not be closed
             if isinstance(sections, Generator):
                 sections.close()
         chunks: list[Chunk] = []
@@ -148,7 +148,7 @@ class Cutter:
         bytes_left = limits.batch_bytes_max
         for fill in fills:
             if rows_left <= 0 or bytes_left <= 0 or (chunks and not chunks[-1].after.done):
-                break  # its turn comes in the next cut
+                break  # the next cut continues here
             chunk = Chunk(cut, fill, session.schemas.newest(fill.table_id))
             chunks.append(chunk)
             self._found = Found.CHANGES
@@ -176,7 +176,7 @@ class Cutter:
         self._reporter.tick()
 
     def _take_back(self, cut: Cut, shipment: Shipment) -> None:
-        """Close the snapshot and roll the halves back. An end that is gone is seen to by the next session."""
+        """Close the snapshot and roll the halves back. The next session handles an end that is gone."""
         with suppress(VenusError):
             cut.rollback()
         with suppress(VenusError):
@@ -184,14 +184,14 @@ class Cutter:
         self._reporter.count(retracted_cuts=1)
 
     def _halt(self, why: TableHalts) -> None:
-        """Leave a table out until it has been written to; what it has for us stays at the source."""
+        """Halt a table until it is written to again; its changes stay at the source."""
         session, table = self._session, why.table
         session.source.halt(session.epoch, table.table_id, why.why)
-        logger.warning("%s halts, the other tables go on: %s; %s", table.qualified, why.why, why.hint)
+        logger.warning("%s halts, the other tables continue: %s; %s", table.qualified, why.why, why.hint)
         session.read_registry()
 
     def _read_again(self, error: SourceError) -> None:
-        """Look at the dictionary after a read was refused: most likely DDL came between two cuts."""
+        """Refresh the dictionary after a refused read: most likely DDL ran between two cuts."""
         self._rereads += 1
         if self._rereads > REREADS_MAX:
             raise error
@@ -199,7 +199,7 @@ class Cutter:
         self._session.refresh_schemas()
 
     def _smaller(self, error: SnapshotLost) -> Found:
-        """Leave it to the source how much the next cut takes."""
+        """Report a lost snapshot; the source makes the next cut smaller."""
         logger.warning("%s; the next cut is smaller; %s", error, error.hint)
         self._reporter.state("taking a smaller cut", error=error)
         return Found.NOTHING
@@ -237,11 +237,11 @@ SLICE_S = 0.25
 
 
 class Stopped(Exception):
-    """Someone asked the adapter to stop in the middle of a cut."""
+    """The adapter was asked to stop in the middle of a cut."""
 
 
 class Shipment:
-    """What was sent of one cut."""
+    """Halves of one cut on their way to the broker."""
 
     def __init__(self, producer: Ingest, stop: threading.Event, *, timeout_s: float) -> None:
         self._producer = producer
@@ -251,7 +251,7 @@ class Shipment:
         self.records: list[BatchRecord] = []
 
     def send(self, batch: Batch, epoch: Epoch) -> None:
-        """Encode and queue one batch; blocks while the window is full."""
+        """Encode and queue one batch; block while the window is full."""
         body = encode(batch)
         record = BatchRecord(
             batch_no=batch.batch_no,
@@ -266,17 +266,17 @@ class Shipment:
         self._offered = True
 
     def wait_persisted(self) -> None:
-        """Return when all of it is on the broker's disk; only then may the local transaction happen."""
+        """Wait until all halves are on the broker's disk; only then may the local transaction happen."""
         last = self.records[-1].batch_no
         self._patiently(lambda timeout_s: self._producer.wait_persisted(last, timeout_s))
 
     def confirm(self) -> None:
-        """Say COMMIT: the local transaction is durable. Not waited for, the next cut's halves follow at once."""
+        """Send COMMIT: the local transaction is durable. Does not wait: the next cut's halves follow at once."""
         last = self.records[-1]
         self._producer.decide(last.batch_no, last.digest, Verdict.COMMIT, can_wait=True)
 
     def retract(self) -> None:
-        """Say ROLLBACK: the local transaction never was, and never will be."""
+        """Send ROLLBACK: the local transaction did not happen, and never will."""
         if self._offered:
             first = self.records[0]
             self._producer.decide(first.batch_no, first.digest, Verdict.ROLLBACK)
@@ -289,7 +289,7 @@ class Shipment:
             try:
                 return attempt(SLICE_S)
             except Unavailable:
-                # either this slice is over, or the stream broke: then asking anything raises what broke it
+                # either this slice is over, or the stream broke: then any access raises the error that broke it
                 _ = self._producer.persisted_through
                 if time.monotonic() >= deadline:
                     raise Unavailable(f"the broker took no half message for {self._timeout_s:g} s") from None

@@ -1,7 +1,7 @@
-"""The first fill of existing rows, and the re-reading of whole tables, one chunk a cut, or one each of small tables.
+"""The first fill of existing rows, and the re-reading of whole tables, one chunk per cut, or several small tables.
 
 A chunk is read in the same snapshot as the cut's changes and follows them in the stream, so it needs no watermark
-and DML goes on (capture.md 0). A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every
+and DML continues (capture.md 0). A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every
 row that still exists gets a Sequence above the begin marker's, and what is left below it is gone from the source.
 """
 
@@ -23,7 +23,7 @@ ACTIVE = "ACTIVE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillProgress:
-    """How far the fill of one table has come."""
+    """Progress of the fill of one table."""
 
     table: str
     rows_done: int
@@ -32,7 +32,7 @@ class FillProgress:
 
 
 class Fills:
-    """Which tables' next chunks go into the next cut: the unfinished ones in turn."""
+    """Round robin of unfinished tables: chooses the chunks of the next cut."""
 
     def __init__(self) -> None:
         self._states: dict[int, FillState] = {}
@@ -41,7 +41,7 @@ class Fills:
         self._progress: tuple[FillProgress, ...] | None = None
 
     def read(self, tables: Seq[RegisteredTable]) -> None:
-        """Take the registry's states: they are what the last local transaction stored."""
+        """Load the registry's states, as the last local transaction stored them."""
         self._states = {t.schema.table_id: t.fill for t in tables}
         self._progress = None
         self._names = {t.schema.table_id: t.schema.qualified for t in tables}
@@ -50,13 +50,13 @@ class Fills:
         self._turn = list(kept | open_ids)
 
     def next(self, count: int) -> list[FillState]:
-        """Return the tables whose turn it is, at most so many; none when there is nothing to fill."""
+        """Return the next tables to fill, at most `count`."""
         return [self._states[table_id] for table_id in self._turn[:count]]
 
     def advance(self, state: FillState) -> None:
-        """Note that a chunk's local transaction is done; the next table has its turn.
+        """Record a chunk whose local transaction is durable; the next table follows.
 
-        One that came no further has halted, and waits for the registry to say why.
+        A table without progress has halted; the registry has the reason.
         """
         before = self._states[state.table_id]
         self._states[state.table_id] = state
@@ -88,7 +88,7 @@ class Fills:
 
     @property
     def progress(self) -> tuple[FillProgress, ...]:
-        """Every registered table, for people; the same object while nothing has changed."""
+        """Progress of every registered table; the same object while nothing has changed."""
         if self._progress is None:
             self._progress = tuple(
                 FillProgress(
@@ -100,7 +100,7 @@ class Fills:
 
 
 class Chunk:
-    """One chunk of a fill within a cut: its sections between the sweep's markers, and the state after it."""
+    """Chunk of a fill within a cut: its sections between the sweep's markers, and the state after it."""
 
     def __init__(self, cut: Cut, before: FillState, schema: TableSchema) -> None:
         self._cut = cut

@@ -1,4 +1,9 @@
-"""What the upper adapter needs of the broker; `venus.rpc.producer.Producer` is that over gRPC."""
+"""Interface of the broker that the upper adapter needs; `venus.rpc.producer.Producer` implements it over gRPC.
+
+`pass_over` is for a broker that was elected or promoted without all data. Batches that the source has committed and
+the broker lacks cannot be sent again: their log rows are gone, and the rows may have changed since. So the broker
+continues after the source's position; `venus verify --repair` ships the rows that differ (VENUS 3.1, `availability`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from venus.wire.broker_pb2 import Decided, Half, HalfRef, InitAck
 
 
 class Ingest(Protocol):
-    """One producer's stream. Once it broke, every call raises what broke it (Unavailable, Fenced, Diverged, ...)."""
+    """Stream of one producer. Once it has broken, every call raises the cause (Unavailable, Fenced, Diverged, ...)."""
 
     def connect(
         self,
@@ -34,18 +39,18 @@ class Ingest(Protocol):
         ...
 
     def wait_persisted(self, batch_no: int, timeout_s: float) -> None:
-        """Return when every half up to `batch_no` is on the broker's disk; raises Unavailable if that takes longer."""
+        """Wait until every half up to `batch_no` is on the broker's disk; raise Unavailable after `timeout_s`."""
         ...
 
     @property
     def persisted_through(self) -> int: ...
 
     def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
-        """Queue a decision; it follows the halves queued before it. `can_wait` = nobody waits for the answer."""
+        """Queue a decision; it follows the halves queued before it. `can_wait`: no caller waits for the answer."""
         ...
 
     def pass_over(self, last_batch: int, next_sequence: int) -> None:
-        """Queue what the source has committed, for a broker in doubt, which goes on behind it."""
+        """Queue what the source has committed, for a broker in doubt, which continues after it."""
         ...
 
     def wait_decided(self, batch_no: int, timeout_s: float) -> Decided: ...
@@ -60,7 +65,7 @@ class Ingest(Protocol):
         ...
 
     def report(self, condition: AdapterCondition) -> None:
-        """Tell the broker how the tables stand at the source; never blocks."""
+        """Queue a report of the tables' condition at the source; never blocks."""
         ...
 
     def close(self) -> None: ...
@@ -73,7 +78,7 @@ logger = logging.getLogger(__name__)
 
 
 def pass_over(producer: Ingest, state: SourceState, committed: int, *, timeout_s: float) -> None:
-    """Tell a broker that has nothing after batch `committed` what the source has, and wait until it has gone on."""
+    """Send the source's position to a broker without batches after `committed`, and wait until it has skipped there."""
     if state.last_batch > committed:
         logger.error(
             "capture: the broker lacks batches %s to %s, after an unclean election or a promotion: "

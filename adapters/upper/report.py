@@ -1,4 +1,4 @@
-"""What the upper adapter tells about itself: to a callback about once a second, to the log once per state change."""
+"""Reports of the upper adapter: to a callback about once a second, to the log once per state change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIGURES = re.compile(r"\d[\d,.]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureReport:
-    """Counters since the process started, and how things stand now."""
+    """Counters since the process started, and the current state."""
 
     state: str = "starting"
     cuts: int = 0
@@ -57,7 +57,7 @@ class Reporter:
     ) -> None:
         self._callback = callback
         self._monotonic = monotonic
-        self._next = self._said_at = float("-inf")
+        self._next = self._logged_at = float("-inf")
         self.current = CaptureReport()
 
     def update(self, **changes: Any) -> None:
@@ -70,12 +70,12 @@ class Reporter:
             self.update(**{name: getattr(self.current, name) + n for name, n in increments.items()})
 
     def state(self, state: str, *, error: BaseException | None = None) -> None:
-        """Enter a state; the log gets one line if it is another one than before: other figures are no news."""
+        """Enter a state; log one line if it is new. An error that differs in figures only is not new."""
         is_news = error is not None and _without_figures(str(error)) != _without_figures(self.current.last_error)
         changed = state != self.current.state or is_news
         if not changed:
-            return  # asked at every poll
-        self._said_at = self._monotonic()
+            return  # called at every poll
+        self._logged_at = self._monotonic()
         self.update(state=state, **({"last_error": str(error)} if error is not None else {}))
         if error is not None:
             logger.warning("capture: %s: %s", state, error)
@@ -84,9 +84,9 @@ class Reporter:
         self.emit()
 
     def remind(self) -> None:
-        """Say trouble that lasts once more, now and then."""
-        if self._monotonic() >= self._said_at + REMIND_S:
-            self._said_at = self._monotonic()
+        """Log a lasting error again, every REMIND_S."""
+        if self._monotonic() >= self._logged_at + REMIND_S:
+            self._logged_at = self._monotonic()
             logger.warning("capture: %s: %s", self.current.state, self.current.last_error)
             self.emit()
 

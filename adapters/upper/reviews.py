@@ -1,7 +1,11 @@
-"""What to say of a half message: the producer's side of the review (VENUS 3.3, figure 4). Pure.
+"""The producer's side of the review of half messages (VENUS 3.3, figure 4), and the versions sent to a broker. Pure.
 
-The broker asks about halves that nobody decided, on connecting (`InitAck.undecided`) and later (`Review`). The
-source's batch table is the only witness: the batch is in it, or its local transaction never was.
+The broker asks about undecided halves when a producer connects (`InitAck.undecided`) and later (`Review`). The
+source's batch table decides: the batch is in it, or its local transaction never happened.
+
+`Schemas` sends every registered table version once per connection, in the first batch, and each new version in the
+first batch after it was found. A version counts as sent only when the cut that carried it is in the source's batch
+table: a rolled-back half takes its schemas with it.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ def _decisions(committed: HalfRef | None, other: HalfRef | None, verdict: Verdic
 
 
 class Schemas:
-    """Table versions, sent and unsent."""
+    """Table versions of one connection, sent and unsent."""
 
     def __init__(self) -> None:
         self._known: set[tuple[int, int]] = set()
@@ -60,7 +64,7 @@ class Schemas:
         self._newest: dict[int, TableSchema] = {}
 
     def offer(self, schemas: Iterable[TableSchema]) -> None:
-        """Take versions from the registry; those known already change nothing."""
+        """Add versions from the registry; known ones change nothing."""
         for schema in schemas:
             version = (schema.table_id, schema.version)
             if version in self._known:
@@ -72,7 +76,7 @@ class Schemas:
                 self._newest[schema.table_id] = schema
 
     def require(self, table_id: int, version: int) -> None:
-        """Refuse a section in a version that the broker could not be told about."""
+        """Raise SourceError for a section in a version that the registry does not have."""
         if (table_id, version) not in self._known:
             raise SourceError(f"the registry has no version {version} of table {table_id}")
 
@@ -82,10 +86,10 @@ class Schemas:
 
     @property
     def unsent(self) -> tuple[TableSchema, ...]:
-        """What the next batch must carry."""
+        """Versions that the next batch must carry."""
         return tuple(self._unsent.values())
 
     def sent(self, schemas: Iterable[TableSchema]) -> None:
-        """Note that these are committed at the source, in a batch that the broker has on disk."""
+        """Record that these are committed at the source, in a batch that the broker has on disk."""
         for schema in schemas:
             self._unsent.pop((schema.table_id, schema.version), None)

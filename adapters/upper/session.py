@@ -1,8 +1,8 @@
-"""One life of the upper adapter between two reconnects: epoch, undecided halves, positions (VENUS 3.3).
+"""Session of the upper adapter between two reconnects: epoch, undecided halves, positions (VENUS 3.3).
 
-Opening it is the start-up of the protocol, in this order: Init raises the epoch at the broker; the same epoch is
-raised in the source's checkpoint row, which waits for a zombie's local transaction to end; only then can the batch
-table say for good which of the undecided halves exist, and are they committed or rolled back.
+Opening it is the start-up of the protocol, in this order: Init raises the epoch at the broker. The same epoch is raised
+in the source's checkpoint row, which waits for a zombie's local transaction to end. Only then is the batch table final
+for the undecided halves, and these are committed or rolled back.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from venus.wire.broker_pb2 import HalfRef, InitAck
 
 logger = logging.getLogger(__name__)
 
-#: The broker answers late while it finds out whether a silent producer is still there: at most keepalive and a little.
+#: The broker answers late while it checks whether a silent producer is alive: keepalive and a little more.
 CONNECT_TIMEOUT_MIN_S = 45.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Both ends open, one epoch, and the next numbers to give."""
+    """Session with both ends open, its epoch, and the next numbers to assign."""
 
     source: Source
     producer: Ingest
@@ -44,27 +44,27 @@ class Session:
     business: str = ""
     #: The newest batch that this session has confirmed.
     confirmed: BatchNo | None = None
-    #: The registry's, when it was read last.
+    #: Fingerprint of the registry when it was last read.
     sign: str = ""
-    #: The tables that cuts wait for, and for whose lock, as the broker was told.
+    #: Tables that cuts wait for, each with the holder of the lock, as last reported.
     locked: dict[str, str] = field(default_factory=dict)
-    #: The patterns that choose the tables, and those that leave some out.
+    #: Patterns that choose the tables, and those that exclude some.
     include: Seq[str] = ()
     exclude: Seq[str] = ()
-    #: What they choose and the registry does not have, as the broker was told.
+    #: Tables that they choose and the registry does not have, as last reported.
     uncaptured: list[UncapturedTable] = field(default_factory=list)
     #: Database and host of the source.
     place: str = ""
     condition: AdapterCondition = field(default_factory=AdapterCondition)
     figures: AdapterFigures = NO_FIGURES
-    #: What the broker was told last.
+    #: The last report to the broker.
     reported: AdapterCondition | None = None
-    #: The tables that the broker had changes of when the session was opened, with their newest versions.
+    #: Tables with changes at the broker when the session was opened, with their newest versions.
     changed: Mapping[int, int] = field(default_factory=dict)
 
     def read_registry(self) -> None:
-        """Take the registered tables: new ones join, their fills and their schemas with them. The broker is told."""
-        # asked first: what changes in between is read once more, and never missed
+        """Load the registered tables with their fills and schemas, and report their condition to the broker."""
+        # read first: a change in between is read once more, and never missed
         self.sign = self.source.registry_sign()
         tables = self._registered()
         self.schemas.offer(t.schema for t in tables)
@@ -75,7 +75,7 @@ class Session:
         self.report_figures()
 
     def count_rows(self, now_us: int) -> None:
-        """Ask the database about how many rows its tables have. A refusal is no reason to stop capturing."""
+        """Read the approximate number of rows of each table. A refusal does not stop the capture."""
         try:
             if rows := self.source.row_counts():
                 self.figures = replace(self.figures, rows=rows, counted_at_us=now_us)
@@ -85,16 +85,16 @@ class Session:
             logger.info("capture: the rows of the tables are not known: %s", error)
 
     def report_figures(self) -> None:
-        """Tell the broker how the tables stand, and what is known of the database."""
+        """Report the tables' condition and the database's figures to the broker, if they have changed."""
         condition = replace(self.condition, figures=replace(self.figures, place=self.place, fills=self.fills.running))
         if condition != self.reported:
             self.producer.report(condition)
             self.reported = condition
 
     def _registered(self) -> list[RegisteredTable]:
-        """Return the registered tables; one that is new here, and of which the broker has changes, will be swept.
+        """Return the registered tables; a new one with changes at the broker will be swept.
 
-        Most likely it was captured after the backup from which the source was restored, and is captured once more.
+        Most likely it was captured after the backup from which the source was restored, and is captured again.
         """
         tables = self.source.registered()
         foreign = [t.schema for t in tables if _is_untouched(t) and t.schema.table_id in self.changed]
@@ -105,20 +105,20 @@ class Session:
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
         self.schemas.offer(self.source.refresh_schemas())
-        # a fill that came no further waits for the registry to be read again, whatever its sign says
+        # a fill without progress waits until the registry is read again, even if its fingerprint is unchanged
         if self.source.registry_sign() != self.sign or not self.fills.complete or self._stands_otherwise():
             self.read_registry()
 
     def _stands_otherwise(self) -> bool:
-        """Whether something beside the registry is not as the broker was told."""
+        """Return whether locks or uncaptured tables differ from the last report."""
         if self.source.locked() != self.locked:
             return True
         return self.source.uncaptured_tables(self.include, self.exclude) != self.uncaptured
 
     def answer_reviews(self) -> int:
-        """Answer what the broker asks, from the batch table; return how many halves that were.
+        """Answer the broker's reviews from the batch table; return the number of halves.
 
-        A question may be older than what happened since: to its half, or under its number.
+        A review may be outdated: its half may be decided, or its number reused.
         """
         halves = self.producer.take_reviews()
         if not halves:
@@ -133,9 +133,9 @@ class Session:
         )
 
     def answer_unknown(self, in_flight_from: BatchNo) -> int:
-        """Answer in the middle of a cut: UNKNOWN for its own halves.
+        """Answer reviews in the middle of a cut: UNKNOWN for its own halves.
 
-        The source's connection is busy with it; what lies before it is asked about again later.
+        The source's connection is busy with the cut; the broker asks again later about earlier halves.
         """
         halves = [h for h in self.producer.take_reviews() if h.batch_no >= in_flight_from]
         return self._answer(judge(halves, {}, in_flight_from=in_flight_from))
@@ -146,14 +146,14 @@ class Session:
         return len(decisions)
 
     def advance(self, last: BatchRecord) -> None:
-        """Go on behind a cut whose local transaction is durable."""
+        """Advance the positions after a cut whose local transaction is durable."""
         self.next_batch = BatchNo(last.batch_no + 1)
         self.next_sequence = Sequence(last.last_sequence + 1)
         self.confirmed = last.batch_no
 
 
 def _is_untouched(table: RegisteredTable) -> bool:
-    """Whether a table is to be read, nothing of it was read yet, and nobody has asked for a sweep."""
+    """Return whether a table is to be filled, nothing of it was read yet, and no sweep was requested."""
     fill = table.fill
     return table.state == ACTIVE and not (fill.done or fill.sweep_from or fill.cursor or fill.rows_done)
 
@@ -161,7 +161,7 @@ def _is_untouched(table: RegisteredTable) -> bool:
 def standing_of(
     tables: Iterable[RegisteredTable], locked: Mapping[str, str], uncaptured: Iterable[UncapturedTable] = ()
 ) -> AdapterCondition:
-    """Return which tables are not captured, and why; and which are `locked`, and by whom."""
+    """Return the condition: tables that are not captured, with the reason; `locked` tables, with the holder."""
     found = [at_source(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables]
     found += [locked_at_source(table, holder) for table, holder in locked.items()]
     return AdapterCondition.of([*found, *(uncaptured_at_source(t.name, t.obstacle) for t in uncaptured)])
@@ -169,15 +169,15 @@ def standing_of(
 
 @dataclass(slots=True, kw_only=True)
 class Claim:
-    """One process' claim to the business, for its life."""
+    """Claim of one process to the business, for its lifetime."""
 
-    #: Tells it from every other process, wherever that runs.
+    #: Unique identifier of the process, across machines.
     owner: str
-    #: Fence whoever is at work; once, so that two who were told so do not take turns.
+    #: Fence the active producer; once, so that two processes with this option do not fence each other in turn.
     take_over: bool = False
-    #: Let whoever comes have the business.
+    #: Yield to the next producer that connects.
     gives_way: bool = False
-    #: The newest epoch that this process has asked for; None at its start.
+    #: The newest epoch that this process has requested; None at its start.
     epoch: Epoch | None = None
 
 
@@ -186,8 +186,8 @@ def open_session(
 ) -> Session:
     """Run the start-up; `include` and `exclude` are the patterns of the configuration.
 
-    Raises Fenced when somebody else has taken over since this process' last session: a process that lost its
-    connection must not take the stream back from its successor. Raises Held when somebody else is at work.
+    Raises Fenced if another process has taken over since this process' last session: a process that lost its
+    connection must not take the stream back from its successor. Raises Held if another process is active.
     """
     state = source.state()
     if claim.epoch is not None and state.epoch > claim.epoch:
@@ -215,7 +215,7 @@ def open_session(
 
 
 def _resolve(source: Source, producer: Ingest, ack: InitAck) -> int:
-    """Decide the undecided halves from the batch table; return the last batch that the broker then has committed."""
+    """Decide the undecided halves from the batch table; return the broker's last committed batch after that."""
     halves = list(ack.undecided)
     committed = int(ack.last_batch)
     records = source.batches([BatchNo(h.batch_no) for h in halves]) if halves else {}
@@ -247,10 +247,10 @@ def _positioned(source: Source, producer: Ingest, state: SourceState, ack: InitA
 
 
 def _read_everything_again(source: Source, last_batch: int, committed: int, versions: Mapping[int, int]) -> None:
-    """Mend a source that is behind the broker: restored from a backup, or a half that an operator committed.
+    """Recover a source that is behind the broker: restored from a backup, or a half that an operator committed.
 
-    What the broker has beyond the source's own memory may not be the source's present content, so every table is
-    read again, with a sweep, and in a version that the history which is lost did not have.
+    The broker's data beyond the source's position may differ from the source's content. So every table is read again,
+    with a sweep, and in a version that the lost history did not have.
     """
     logger.warning(
         "capture: the broker has committed batch %s, the source remembers only %s: every table is read again",

@@ -44,7 +44,6 @@ PRELOADED = (
     "venus.adapters.targets.postgresql.verify",
     "venus.adapters.targets.registry",
     "venus.adapters.upper.capture",
-    "venus.adapters.verify.losses",
     "venus.adapters.verify.repair",
     "venus.adapters.verify.run",
     "venus.broker.service.process",
