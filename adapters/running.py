@@ -1,8 +1,8 @@
-"""How many independent tasks are run side by side: the seam between work and whoever schedules it.
+"""Runners of independent tasks: the interface between work and its scheduler.
 
-A full load is a list of key ranges, a comparison is a list of chunks. Both are a function and its tasks; a runner
-calls the function for each. `LocalRunner` is a pool of processes; `venus.spark.runner.SparkRunner` has the same shape
-and runs them on Spark's executors. Neither knows what it runs, and the work does not know who runs it.
+A full load is a list of key ranges, a comparison is a list of slices. Both are a function and its tasks; a runner
+calls the function for each task. `LocalRunner` is a pool of processes; `venus.spark.runner.SparkRunner` has the same
+interface and uses Spark's executors. Runners and work do not know each other.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Below this many rows, starting processes costs more than it brings.
+#: Below this many rows, starting processes costs more than it saves.
 POOL_ROWS_MIN = 50_000
-#: How often a pool may lose its workers before the work is given up.
+#: How often a pool may lose its workers before the work fails.
 POOLS_MAX = 4
 
 
 class Runner(Protocol):
-    """Calls a function for every task, several at a time, perhaps on other machines."""
+    """Calls a function for every task, several concurrently, possibly on other machines."""
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Yield the results as they come, in any order: a result says itself whose it is.
+        """Yield the results as they arrive, in any order: each result identifies its task.
 
-        A task may be run again after its worker was lost, and even twice at once, so the function must be idempotent.
+        A task may run again after its worker was lost, even twice at once, so the function must be idempotent.
         Function, tasks and results are picklable, the function by its name. Raises the VenusError of a task that
-        fails; tasks that have not begun are then left out. Raises WorkerLost if workers keep dying.
+        fails; no further tasks are started then. Raises WorkerLost if workers keep dying.
         """
         ...
 
 
 class LocalRunner:
-    """Processes of this machine; with one worker, or one task, this very process."""
+    """Pool of processes on this machine; with one worker or one task it runs in this process."""
 
     def __init__(self, workers: int = 1) -> None:
         self._workers = workers
 
     @classmethod
     def for_rows(cls, workers: int, rows: int) -> LocalRunner:
-        """Return a runner for work on about so many rows: little work is not worth a pool."""
+        """Return a runner for work on about `rows` rows: little work needs no pool."""
         return cls(workers if rows >= POOL_ROWS_MIN else 1)
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Yield the results as they come (see Runner)."""
+        """Yield the results as they arrive (see Runner)."""
         workers = min(self._workers, len(tasks))
         if workers <= 1:
             return map(function, tasks)
@@ -64,7 +64,7 @@ class LocalRunner:
 
     @staticmethod
     def _by_pool(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
-        """Run processes that are started afresh: neither a database driver nor gRPC survives a fork."""
+        """Run the tasks in spawned processes: neither a database driver nor gRPC survives a fork."""
         context = multiprocessing.get_context("spawn")
         left = dict(enumerate(tasks))
         for _ in range(POOLS_MAX):
@@ -73,26 +73,26 @@ class LocalRunner:
                     running = {pool.submit(_call, function, task): number for number, task in left.items()}
                     yield from _ended(pool, running, left)
             except BrokenProcessPool:
-                logger.warning("a worker process died; what it had not finished is done again")
+                logger.warning("a worker process died; its unfinished tasks run again")
             else:
                 return
         raise WorkerLost(hint="look for the system's out-of-memory killer; apply.load_workers = 1 needs least memory")
 
 
 def _begin() -> None:
-    """Prepare a worker, before it imports anything."""
+    """Prepare a worker before its imports."""
     keep_freed()
     spare_start()
 
 
 def _call(function: Callable[[T], R], task: T) -> R:
-    """Call a function in a worker, which has imported what it needs by now."""
+    """Call a function in a worker after its imports."""
     settle()
     return function(task)
 
 
 def _ended(pool: ProcessPoolExecutor, running: dict[Future[R], int], left: dict[int, T]) -> Iterator[R]:
-    """Yield what has been done and strike it off; begin nothing more once a task fails or the caller has enough."""
+    """Yield results and remove their tasks from `left`; start no more once a task fails or the caller stops."""
     pending = set(running)
     try:
         while pending:

@@ -1,6 +1,8 @@
-"""What a cut-over has proved, for machines and for the file of the change: per table, counts and hashes of all sides.
+"""Certificate of a cut-over: counts and hashes of every table on all sides. Pure.
 
-The document is plain data, so that it can be kept at the target, written as JSON and read by people. Pure.
+The document is plain data, so that it can be stored at the target and written as JSON or text. A table's hash is one
+number for all of its rows, the same wherever and in whatever order it is read (features 3, U9). Tables that the
+patterns choose and that are not captured are listed, because a cut-over would silently go without them.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ _MODULUS = 1 << 128
 
 @dataclass(slots=True)
 class TableHash:
-    """Grows by sections of rows."""
+    """Order-independent hash of a table, built from sections of rows."""
 
     rows: int = 0
     total: int = 0
 
     def add(self, record_ids: Packed, rows: Packed) -> None:
-        """Add the messages of a section: record_id and row together are one."""
+        """Add the rows of a section; each is hashed as record_id and row together."""
         pairs = zip(record_ids.split(), rows.split(), strict=True)
         digests = map(xxhash.xxh3_128_intdigest, (record_id + row for record_id, row in pairs))
         self.total = (self.total + sum(digests)) % _MODULUS
@@ -41,14 +43,14 @@ class TableHash:
 
     @property
     def text(self) -> str:
-        """The hash as people and JSON have it."""
+        """The hash in hexadecimal."""
         return f"{self.total:032x}"
 
 
 def laid_out(section: TableChanges, version: TableSchema, newest: TableSchema) -> tuple[Packed, Packed]:
-    """Return the rows of a section in this version as messages of the newest one.
+    """Return the rows of a section in the layout of the newest version.
 
-    Rows that were written before a column was added lack it; of rows that still have a dropped one, it is left out.
+    Columns that older rows lack are NULL; columns that have been dropped are left out.
     """
     have, wanted = Layout.of(version), Layout.of(newest)
     if have.numbers == wanted.numbers and have.key_count == wanted.key_count:
@@ -63,7 +65,7 @@ HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One table on the three sides. `spelled` = compared as the target spells its values."""
+    """Comparison of one table on the three sides. `spelled`: compared as the target spells its values."""
 
     table: str
     target_table: str
@@ -79,7 +81,7 @@ class Compared:
 
     @property
     def difference(self) -> str:
-        """Say what differs, where `equal` is false: the counts, or behind equal counts which side's rows."""
+        """The difference, if `equal` is false: the counts, or with equal counts the side with other rows."""
         sides = {"source": self.source, "full data": self.full, "target": self.target}
         if len({found.rows for found in sides.values()}) > 1:
             return ", ".join(f"{side} {found.rows:,} rows" for side, found in sides.items())
@@ -91,7 +93,7 @@ class Compared:
 
     @property
     def document(self) -> dict[str, Any]:
-        """For machines."""
+        """The JSON document of this table."""
         sides = {"source": self.source, "full_data": self.full, "target": self.target}
         return {
             "table": self.table,
@@ -112,7 +114,7 @@ def document(
     left_out: Sequence[str],
     tables_left_out: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Put the certificate together."""
+    """Build the certificate."""
     return head | {
         "hash": HASH,
         "equal": bool(tables) and all(t.equal for t in tables),
@@ -138,7 +140,7 @@ def document(
 
 
 def schema(differences: Sequence[SchemaDifference]) -> dict[str, Any]:
-    """Return the certificate's part about what is not at the target as it is at the source."""
+    """Return the certificate's part about schema differences between source and target."""
     return {
         "schema_differences": [
             {"table": d.table, "what": d.what, "statement": d.statement, "blocks": d.blocks} for d in differences
@@ -147,7 +149,7 @@ def schema(differences: Sequence[SchemaDifference]) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """Return the certificate for people."""
+    """Return the certificate as text."""
     lines = [
         f"VENUS {found['venus']}: {found['kind']} of target {found['target']} (business {found['business']})",
         f"made {found['made_at']} by {found['made_by']}",
@@ -167,7 +169,7 @@ def text(found: dict[str, Any]) -> str:
         if f["orphans"]
     ]
     lines += ["", f"counters: {len(found['counters'])} set"]
-    lines += [f"  {c['sequence']} goes on at {c['next']:,}" for c in found["counters"]]
+    lines += [f"  {c['sequence']} continues at {c['next']:,}" for c in found["counters"]]
     if differences := found.get("schema_differences"):
         lines += ["", f"not as at the source: {len(differences)}"]
         lines += [f"  {'! ' if d['blocks'] else ''}{d['table']}: {d['what']}: {d['statement']}" for d in differences]
@@ -185,7 +187,7 @@ def _table_line(table: dict[str, Any]) -> str:
 
 
 def dangling(rows: int) -> str:
-    """Say how many rows violate a foreign key."""
+    """Describe how many rows violate a foreign key."""
     return f"{counted(rows, 'row')} {'refers' if rows == 1 else 'refer'} to nothing"
 
 
@@ -193,9 +195,9 @@ OPTION = "--leave-out"
 
 
 def choose_left_out(uncaptured: Iterable[UncapturedTable], names: Sequence[str]) -> list[UncapturedTable]:
-    """Return the tables that these names mean, with or without their namespace.
+    """Return the uncaptured tables with these names, with or without their namespace.
 
-    Raises ConfigError for a name that means none or several: what is captured is never left out.
+    Raises ConfigError for a name that matches none or several; captured tables are never left out.
     """
     uncaptured = list(uncaptured)
     known = [table.name for table in uncaptured]
@@ -238,7 +240,7 @@ def left_out_document(left_out: Iterable[UncapturedTable], released: Mapping[str
 
 
 def left_out_lines(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the tables of a certificate for people; nothing if there are none."""
+    """Return the lines about left-out tables in the text of a certificate; [] without tables."""
     if not found:
         return []
     head = f"tables left out by the operator, neither captured nor compared: {len(found)}"

@@ -1,7 +1,8 @@
-"""The three readings of a table that a cut-over compares: source, full data, target; each in bounded memory.
+"""Comparison of every table on the three sides of a cut-over: source, full data, target; each in bounded memory.
 
-The source is read in one snapshot in which no captured change waits: what capture's own first fill reads with, and
-rolled back, so nothing is written there.
+Values are compared first as they travel, then, where that differs, as the target spells them. The source is read in
+one snapshot in which no captured change waits. It uses the cut of capture's first fill and rolls it back, so nothing is
+written there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from venus.wire import broker_pb2
 
 _CHUNK_ROWS = 20_000
 _CHUNK_BYTES = 4 << 20
-#: How often a snapshot of the source is tried again in which something still waits.
+#: How often to retry a snapshot of the source in which changes still wait.
 _QUIET_TRIES = 100
 _QUIET_PAUSE_S = 0.1
 
@@ -36,12 +37,12 @@ Progress = Callable[[str, int], None]
 
 
 class NotAtRest(Unavailable):
-    """The source goes on: changes wait there, or its tables change."""
+    """The source is not at rest: changes wait there, or its tables change."""
 
 
 @dataclass(slots=True)
 class Table:
-    """A table with every version that the broker knows of it."""
+    """Table with every version that the broker knows."""
 
     there: TableThere
     versions: tuple[TableSchema, ...]
@@ -53,11 +54,11 @@ class Table:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Qualified name."""
         return self.schema.qualified
 
     def version(self, number: int) -> TableSchema:
-        """Return one of its versions. Raises NotAtRest for one that has come since the comparison began."""
+        """Return one of the versions. Raises NotAtRest for one created since the comparison began."""
         for known in self.versions:
             if known.version == number:
                 return known
@@ -82,7 +83,7 @@ def _hashed(sections: Iterator[TableChanges], table: Table, progress: Progress, 
 
 
 def target_hash(target: CutoverTarget, table: Table, progress: Progress) -> TableHash:
-    """Read the table at the target, in the snapshot of the caller's `reading`."""
+    """Hash the table at the target, in the snapshot of the caller's `reading`."""
     found = TableHash()
 
     def take(record_ids: Packed, rows: Packed) -> None:
@@ -99,7 +100,7 @@ def target_hash(target: CutoverTarget, table: Table, progress: Progress) -> Tabl
 def full_hash(
     snapshots: Snapshots, snapshot: broker_pb2.Snapshot, table: Table, progress: Progress, speller: Speller | None
 ) -> TableHash:
-    """Read the table's key ranges of an open snapshot."""
+    """Hash the table's key ranges of an open snapshot."""
 
     def sections() -> Iterator[TableChanges]:
         for split in snapshot.splits:
@@ -114,9 +115,9 @@ def full_hash(
 
 
 def quiet_cut(source: Source, tables: Mapping[int, Table]) -> Cut:
-    """Open a snapshot of the source in which nothing of these tables waits. Raises NotAtRest.
+    """Open a snapshot of the source in which no change of these tables waits. Raises NotAtRest.
 
-    Heartbeats that are on their way are waited for: reading them would make capture wait for this snapshot.
+    Waits for heartbeats to pass: reading them would make capture wait for this snapshot.
     """
     fills = [_from_the_start(table_id) for table_id in tables]
     for tried in range(_QUIET_TRIES):
@@ -134,7 +135,7 @@ def quiet_cut(source: Source, tables: Mapping[int, Table]) -> Cut:
 
 
 def _nothing_waits(cut: Cut, tables: Mapping[int, Table], *, heartbeats: bool) -> bool:
-    """Whether the cut is usable; rolled back if not. `heartbeats` = those may wait."""
+    """Return whether the cut is usable; roll it back if not. `heartbeats`: these may wait."""
     waiting = cut.sections(rows_max=1, bytes_max=1)
     try:
         first = next(waiting, None)
@@ -155,7 +156,7 @@ def _from_the_start(table_id: int) -> FillState:
 
 
 def source_hash(cut: Cut, table: Table, progress: Progress, speller: Speller | None) -> TableHash:
-    """Read the table in the source's snapshot."""
+    """Hash the table in the source's snapshot."""
 
     def sections() -> Iterator[TableChanges]:
         fill = _from_the_start(table.schema.table_id)
@@ -181,7 +182,7 @@ Report = Callable[[str, int, int], None]
 
 
 class Comparing:
-    """An open snapshot of the full data, and the three readings of each table beside it."""
+    """Comparison of all tables, with an open snapshot of the full data."""
 
     def __init__(self, target: CutoverTarget, source: Source, settings: Settings, group: str, report: Report) -> None:
         self._target = target
@@ -202,13 +203,13 @@ class Comparing:
             self._snapshots.close()
 
     def compare(self, there: Seq[TableThere]) -> list[Compared]:
-        """Compare all tables that are captured. Raises NotAtRest if changes still wait at the source."""
+        """Compare all captured tables. Raises NotAtRest if changes still wait at the source."""
         known = captured(self._source)
         versions: dict[int, tuple[TableSchema, ...]] = {}
         for wire in self.snapshot.schemas:
             schema = schemas_codec.from_wire(wire)
             versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
-        for schema in known.values():  # a version that no row has come with yet
+        for schema in known.values():  # a version without rows so far
             if all(s.version != schema.version for s in versions.get(schema.table_id, ())):
                 versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
         tables = {
@@ -227,10 +228,10 @@ class Comparing:
         return [one if one.equal else self._spelled(tables[t]) for t, one in zip(tables, found, strict=True)]
 
     def _tell(self, side: str) -> Callable[[str, int], None]:
-        def tell(table: str, rows: int) -> None:
+        def report(table: str, rows: int) -> None:
             self._report(f"hashes {side}: {table}", rows, 0)
 
-        return tell
+        return report
 
     def _full(self, table: Table, speller: Speller | None) -> TableHash:
         try:
@@ -240,12 +241,12 @@ class Comparing:
         return full_hash(self._snapshots, self.snapshot, table, self._tell("full data"), speller)
 
     def _of_target(self, tables: dict[int, Table]) -> dict[int, TableHash]:
-        """Read the target in one snapshot of its own."""
+        """Hash the tables at the target in one snapshot."""
         with self._target.reading():
             return {t: target_hash(self._target, table, self._tell("target")) for t, table in tables.items()}
 
     def _spelled(self, table: Table) -> Compared:
-        """Compare a table once more, the values of the other sides as the target would write them."""
+        """Compare a table again, with the values of the other sides as the target would write them."""
         tables = {table.schema.table_id: table}
         with self._target.spelling(table.schema.table_id) as speller:
             full = self._full(table, speller)

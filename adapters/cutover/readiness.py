@@ -1,7 +1,7 @@
-"""Where everything stands between the source and one target, and what of it forbids a cut-over (features 4, 41).
+"""State of everything between the source and one target, and what of it forbids a cut-over (features 4, 41).
 
-Looking is one thing (`look`), judging another: `blocks` and `pending` are pure. What passes by itself is waited for,
-everything else is a line that says what is wrong and which command mends it.
+`look` reads the state; `blocks` and `pending` judge it and are pure. The cut-over waits for what is only pending; every
+other obstacle is a line with its cause and the command that fixes it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from venus.rpc.admin import Admin
 from venus.rpc.reports import decode
 from venus.wire import broker_pb2
 
-#: A transaction at the source that is open for longer than this is told of.
+#: A transaction at the source that is open for longer than this is reported.
 _OPEN_S = 2
-#: States of a table that is on its way back by itself.
+#: States of a table that recovers without an operator.
 _CATCHING_UP = ("CATCHUP", RESYNCING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
-    """A captured table at the source."""
+    """State of a captured table at the source."""
 
     name: str
     state: str
@@ -40,7 +40,7 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Everything at one moment, asked in the order of a row's path, so that nothing hides between two answers."""
+    """State of all parts, read in the order of a row's path, so that no change is missed between two reads."""
 
     target: str
     source: tuple[SourceTable, ...]
@@ -51,13 +51,13 @@ class Readiness:
     applied: bool  # whether an under adapter is connected for this target
     at_target: TargetView
     alarms: tuple[str, ...] = field(default=())
-    #: The tables that were taken out of capture, and why.
+    #: Tables removed from capture, each with the reason.
     released: dict[str, str] = field(default_factory=dict)
-    #: Those of them that were dropped at the source.
+    #: Removed tables that were dropped at the source.
     gone: frozenset[str] = frozenset()
-    #: The tables that the patterns choose and that are not captured; which of them may stay behind says certificate.py.
+    #: Tables that the patterns choose and that are not captured; certificate.py chooses which may be left out.
     uncaptured: tuple[UncapturedTable, ...] = ()
-    #: The tables that somebody has dropped at the target.
+    #: Tables that were dropped at the target.
     missing: frozenset[str] = frozenset()
 
     @property
@@ -67,14 +67,14 @@ class Readiness:
 
 
 def counters_of(tables: Iterable[TargetTable]) -> dict[str, int]:
-    """Return how many changes of each table have passed the target's offset: it stands still if the table does."""
+    """Return how many changes of each table have passed the target's offset; constant while the table is at rest."""
     return {t.name: t.rows_applied + t.quarantined + t.skipped + t.held for t in tables}
 
 
 def look(
     source: Source, admin: Admin, business: str, target: CutoverTarget, include: Seq[str] = (), exclude: Seq[str] = ()
 ) -> Readiness:
-    """Ask source, broker and target, one after the other; the patterns are those of the configuration."""
+    """Read source, broker and target in turn; the patterns are those of the configuration."""
     backlog = source.backlog()
     tables = tuple(
         SourceTable(
@@ -106,9 +106,10 @@ def look(
 
 
 def concerning(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
-    """Return the alarms of a business, but for those of other targets and sets, which lose nothing by a cut-over.
+    """Return the alarms of a business, without those of other targets and sets, which a cut-over does not affect.
 
-    Which tables are not captured the source itself has just said, and the operator may leave them out.
+    Alarms about uncaptured tables are left out as well: the source has just been asked, and the operator may leave
+    these tables out.
     """
     prefix = f"{own.business}/"
     others = [c.group for c in own.consumers if c.group != group]
@@ -122,7 +123,7 @@ def concerning(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
 
 
 def blocks(readiness: Readiness) -> list[Block]:
-    """Return what does not pass by itself. Pure."""
+    """Return the obstacles that need an operator. Pure."""
     at, view = f"--target {readiness.target}", readiness.at_target
     if not view.loaded:
         return [Block(what=f"target {readiness.target} has not been loaded", remedy=f"venus migrate {at}")]
@@ -157,8 +158,8 @@ def blocks(readiness: Readiness) -> list[Block]:
 
 
 def _released_block(readiness: Readiness, name: str) -> Block:
-    """Nobody can prove what a table is that is not captured; one that is dropped at the target needs no proof."""
-    dropped = "drop it at the target, if nobody needs it there"
+    """Return the block of a table that is not captured any more: its content at the target cannot be proved."""
+    dropped = "drop it at the target, if it is not needed there"
     if name in readiness.gone:
         return Block(what=f"{name} was dropped at the source and is still at the target", remedy=dropped)
     remedy = f"venus install-triggers takes it up again; or {dropped}"
@@ -187,19 +188,19 @@ def _table_block(table: TargetTable, at: str) -> Block | None:
 
 
 def absent(readiness: Readiness) -> list[Block]:
-    """Return what nobody is there to drain; a process that connects again is away for a moment. Pure."""
+    """Return changes that wait for a process that is not running; a reconnecting process is briefly away. Pure."""
     found = []
     if not readiness.producer and (readiness.halves or any(t.log_rows or not t.fill_done for t in readiness.source)):
-        found.append(Block(what="changes wait at the source and nobody captures them", remedy="start `venus sync`"))
+        found.append(Block(what="changes wait at the source and no process captures them", remedy="start `venus sync`"))
     behind = readiness.at_target.loaded and readiness.at_target.offset < readiness.next_offset
     if not readiness.applied and behind:
-        what = "changes wait at the broker and nobody applies them"
+        what = "changes wait at the broker and no process applies them"
         found.append(Block(what=what, remedy=f"start `venus sync --apply-only --target {readiness.target}`"))
     return found
 
 
 def pending(readiness: Readiness) -> list[Block]:
-    """Return what passes by itself, if it is given time and the source is at rest. Pure."""
+    """Return what needs no more than time and a source at rest. Pure."""
     found = []
     for t in readiness.source:
         if not t.fill_done:
@@ -221,7 +222,7 @@ def pending(readiness: Readiness) -> list[Block]:
 
 
 def moved(before: dict[str, int], after: dict[str, int]) -> list[Block]:
-    """Return the tables that changed between two looks: the application still writes. Pure."""
+    """Return the tables that changed between two readings: the application still writes. Pure."""
     return [
         Block(what=f"{name}: {counted(after[name] - before.get(name, 0), 'change')} arrived meanwhile")
         for name in after

@@ -1,8 +1,8 @@
-"""The cut-over of one target, step by step (features 2, 41). Run it twice and nothing happens twice.
+"""The cut-over of one target, step by step (features 2, 41); idempotent.
 
-look -> wait until drained -> watch whether the source is at rest -> compare source, full data and target -> ask every
-foreign key -> set counters -> look again whether anything moved -> mark -> finish. Everything up to the mark may be
-repeated as often as one likes, and is what a rehearsal does. The mark is one transaction that holds the applied offset:
+Read the state -> wait until drained -> watch that the source is at rest -> compare source, full data and target ->
+check every foreign key -> set counters -> check that nothing moved -> mark -> finish. Everything up to the mark may be
+repeated at will, and is what a rehearsal does. The mark is one transaction that holds the applied offset:
 from there on VENUS writes no row at this target. What is left then (actions of foreign keys, GENERATED ALWAYS) is done
 again by the next run if this one is killed.
 """
@@ -32,31 +32,31 @@ from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
 
 LOOK_EVERY_S = 0.2
-#: A process that is away for no longer than this is taken to be connecting again.
+#: A process that is away for less than this counts as reconnecting.
 RECONNECT_S = 5.0
 
-#: (what is being done, how far, of how many; 0 = not known)
+#: (current step, done, total; 0 means not known)
 Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What the operator asks for."""
+    """Options of a cut-over."""
 
     rehearse: bool = False
     wait_s: float = 60.0
     quiet_s: float = 5.0
     leave_invalid: bool = False
-    #: Tables that are not captured, and need not be.
+    #: Tables that are not captured and are left out.
     leave_out: tuple[str, ...] = ()
     leave_differences: bool = False
-    #: When, and who: time and names are the caller's.
+    #: Time and names, from the caller.
     head: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What has become of it. `blocks` is not empty only for a rehearsal."""
+    """Outcome of a cut-over. Only a rehearsal may have `blocks`."""
 
     certificate: dict[str, Any]
     blocks: tuple[Block, ...] = ()
@@ -67,7 +67,7 @@ class Outcome:
 def cutover(settings: Settings, name: str, wish: Wish, report: Report = lambda *_: None) -> Outcome:
     """Cut target `name` over, or rehearse it.
 
-    Raises Refused with one line for each thing that forbids it, ConfigError if that kind of target cannot be cut over.
+    Raises Refused with one line for each obstacle, ConfigError if that kind of target cannot be cut over.
     """
     target = open_target(settings, name)
     with target.cutover() as session:
@@ -80,7 +80,7 @@ def cutover(settings: Settings, name: str, wish: Wish, report: Report = lambda *
 
 
 def undo(settings: Settings, name: str, report: Report = lambda *_: None) -> Mark:
-    """Give a target back to VENUS, as it was before the mark. Raises Refused if anybody has written there since."""
+    """Return a target to VENUS, as it was before the mark. Raises Refused if it has been written to since."""
     target = open_target(settings, name)
     with target.cutover() as session:
         mark = session.mark()
@@ -104,7 +104,7 @@ def _running(
 
 
 class _Cutover:
-    """One run."""
+    """One run of a cut-over."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Cutover:
     # -- what forbids it -------------------------------------------------------------------------------------------
 
     def _add(self, found: Sequence[Block], hint: str = "") -> None:
-        """Take note of what forbids the cut-over: a rehearsal goes on and tells of everything, the real one stops."""
+        """Record obstacles: a rehearsal continues and reports all of them, a real cut-over raises Refused."""
         if found and not self._wish.rehearse:
             raise Refused("\n".join(b.line for b in found), hint=hint or "fix that, then run the command again")
         self._blocks += [b for b in found if b not in self._blocks]
@@ -176,7 +176,7 @@ class _Cutover:
                 return readiness
             if self._blocks or time.monotonic() > end:
                 self._add(away)  # it has its own remedy
-                # where a change of theirs is at this moment does not say who writes; what has passed does
+                # waiting changes do not show which tables are written to; changes that have passed do
                 self._add(
                     [*waits, *moved(before, readiness.counters)],
                     "stop the application's writes at the source; `venus status --watch` shows what is late",
@@ -195,7 +195,7 @@ class _Cutover:
         return left_out_document(self._left_out(readiness), released)
 
     def _watch(self, before: Readiness) -> None:
-        """See whether the source is at rest."""
+        """Check that the source is at rest."""
         end = time.monotonic() + self._wish.quiet_s
         while (left := end - time.monotonic()) > 0:
             self._report("watches for writes at the source", 0, 0)
@@ -223,7 +223,7 @@ class _Cutover:
         return tables, comparing.snapshot
 
     def _compare_schemas(self) -> list[SchemaDifference]:
-        """Compare the target's tables with the source's, which promise something to the application."""
+        """Compare the schemas of the target's tables with those of the source, on which the application relies."""
         self._report("compares the schemas", 0, 0)
         found = self._session.schema_differences()
         if not self._wish.leave_differences:
@@ -273,7 +273,7 @@ class _Cutover:
         self._session.put_mark(found, check)
 
     def finish(self, found: dict[str, Any], *, resumed: bool = False) -> Outcome:
-        """Put in force what would have disturbed VENUS: actions of foreign keys, GENERATED ALWAYS."""
+        """Enable what would have disturbed VENUS: actions of foreign keys, GENERATED ALWAYS."""
         self._session.tables()
         self._report("enforces the foreign keys", 0, 0)
         warnings = self._session.enforce(_invalid(found), self._source.numberings())
@@ -282,7 +282,7 @@ class _Cutover:
         return Outcome(certificate=found, resumed=resumed)
 
     def undo(self, mark: Mark) -> None:
-        """Compare the target with its certificate, then take back what `finish` and the mark have done."""
+        """Compare the target with its certificate, then revert `finish` and the mark."""
         session = self._session
         tables = [Table(t, (t.schema,)) for t in session.tables()]
         certified = {t["target_table"]: t["hash"]["target"] for t in mark.certificate["tables"]}

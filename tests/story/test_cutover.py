@@ -99,7 +99,7 @@ def refused(pipeline: Pipeline, target: str) -> None:
         nonlocal said
         said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err
         # the broker hears of it a moment later, and the apply opens its stream again meanwhile
-        return "PAUSED" not in said and "nobody applies them" not in said
+        return "PAUSED" not in said and "no process applies them" not in said
 
     pipeline.until(asked, "the broker to hear that the table goes on")
     assert "main.orders is not the same everywhere" in said

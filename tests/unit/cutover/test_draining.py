@@ -61,13 +61,13 @@ def test_an_adapter_that_connects_again_is_waited_for(monkeypatch: pytest.Monkey
 
 
 def test_an_adapter_that_stays_away_forbids_it_soon(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    with pytest.raises(Refused, match=r"nobody applies them.*--apply-only"):
+    with pytest.raises(Refused, match=r"no process applies them.*--apply-only"):
         drained(monkeypatch, for_s(clock, 60, AWAY, READY))
     assert run.RECONNECT_S < clock.now < run.RECONNECT_S + 1
 
 
 def test_who_waits_less_than_that_hears_of_it_too(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    with pytest.raises(Refused, match="nobody applies them") as caught:
+    with pytest.raises(Refused, match="no process applies them") as caught:
         drained(monkeypatch, for_s(clock, 60, AWAY, READY), wait_s=1)
     assert "writes" not in caught.value.hint
     assert clock.now < run.RECONNECT_S

@@ -73,8 +73,8 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
         (at_target(open_quarantine=2), "2 refused changes", "venus quarantine list --target a"),
         (at_target(unaccounted_rows=3), "unaccounted", "venus resync --all --target a"),
         (replace(READY, alarms=("smoke",)), "smoke", "venus status"),
-        (replace(READY, producer="", source=(replace(AT_SOURCE, log_rows=1),)), "nobody captures", "venus sync"),
-        (replace(BEHIND, applied=False), "nobody applies", "--apply-only --target a"),
+        (replace(READY, producer="", source=(replace(AT_SOURCE, log_rows=1),)), "no process captures", "venus sync"),
+        (replace(BEHIND, applied=False), "no process applies", "--apply-only --target a"),
     ],
 )  # fmt: skip
 def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readiness, said: str, remedy: str) -> None:
