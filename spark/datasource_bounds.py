@@ -33,7 +33,7 @@ _UUID = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """low <= the first key column < high; None = no bound."""
+    """Bounds of the first key column, low <= value < high; None means no bound."""
 
     shape: Shape
     low: pa.Scalar | None
@@ -60,7 +60,7 @@ class Bounds:
     def within(
         self, record_ids: Packed, rows: Packed, numbers: Numbers, version: TableSchema
     ) -> tuple[Packed, Packed, Numbers]:
-        """Return the rows that lie within, with their sequences."""
+        """Return the rows within the bounds, with their sequences."""
         mask = np.asarray(self._holds(record_ids, version).to_numpy(zero_copy_only=False), dtype=np.bool_)
         return _chosen(record_ids, mask), _chosen(rows, mask), numbers[mask]
 
@@ -73,7 +73,7 @@ class Bounds:
         return inside if self.high is None else pc.and_(inside, _below(keys, self.high))
 
     def clipped(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
-        """Return the part of a split in which rows within the bounds can lie, None if there is none."""
+        """Return the part of a split that can have rows within the bounds, None if there is none."""
         column, low, high = self.shape.columns[0], split.low, split.high
         whole = column.type.kind is Kind.INT or (column.type.kind is Kind.DECIMAL and column.type.scale == 0)
         if whole and self.low is not None and self.low.as_py() >= 0:
@@ -90,7 +90,7 @@ class Bounds:
 
 
 def _below(keys: pa.Array, bound: pa.Scalar) -> pa.Array:
-    """Return which keys come before a bound. NaN comes behind all others, as in databases; for Arrow it is nowhere."""
+    """Return which keys come before a bound. NaN sorts last, as in databases; Arrow does not order it."""
     if pa.types.is_floating(keys.type) and math.isnan(bound.as_py()):
         return pc.invert(pc.is_nan(keys))
     return pc.less(keys, bound)
@@ -129,6 +129,6 @@ def _uuid(text: str, place: str) -> str:
 
 
 def _first_id(schema: TableSchema, value: pa.Scalar) -> bytes:
-    """Return where the record ids begin whose first key column has this value."""
+    """Return the smallest record id whose first key column has this value."""
     text = str(value.as_py()).encode()
     return Layout.of(schema).tags[0] + varint(len(text)) + text

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: How often arrived results are looked for.
+#: Interval of checking for results.
 LOOK_S = 0.05
 _LOST = re.compile(
     r"Python worker (exited|crashed)|ExecutorLostFailure|worker lost|SparkOutOfMemoryError", re.IGNORECASE
@@ -37,7 +37,7 @@ _LOST = re.compile(
 
 @contextmanager
 def open_runner(settings: Settings) -> Iterator[SparkRunner | ConnectRunner]:
-    """Start Spark as [spark] says and yield what runs tasks on it."""
+    """Start Spark according to [spark] and yield a runner of tasks."""
     if settings.spark.remote:
         with open_session(settings) as session:
             yield ConnectRunner(session)
@@ -47,13 +47,13 @@ def open_runner(settings: Settings) -> Iterator[SparkRunner | ConnectRunner]:
 
 
 class SparkRunner:
-    """Runs tasks as one job, a partition each; their results arrive as they end."""
+    """Runner of tasks as one job with a partition for each; results arrive as tasks end."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Yield results as they come.
+        """Yield results as they arrive.
 
         Raises the VenusError of a task that failed every time, WorkerLost if its workers died every time.
         """
@@ -89,7 +89,7 @@ class SparkRunner:
 
 
 class _Arrivals(AccumulatorParam[list[tuple[int, bytes]]]):
-    """Collects results at the driver: Spark adds those of a task once, when the task has ended well."""
+    """Accumulator of results at the driver: Spark adds those of a task once, when the task has succeeded."""
 
     def zero(self, value: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         return []
@@ -101,7 +101,7 @@ class _Arrivals(AccumulatorParam[list[tuple[int, bytes]]]):
 
 
 class ConnectRunner:
-    """Runs tasks through Spark Connect, which has no contexts: as the partitions of a data source."""
+    """Runner of tasks through Spark Connect, which has no contexts: as the partitions of a data source."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -125,7 +125,7 @@ class ConnectRunner:
 
 
 def _result_of(job: Future[R]) -> R:
-    """Return what a job returned, or raise what its task raised."""
+    """Return the result of a job, or raise the error of its task."""
     try:
         return job.result()
     except Exception as error:

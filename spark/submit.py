@@ -26,7 +26,7 @@ from venus.spark.session import NOT_INSTALLED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A command line, and what its environment has besides that of this process."""
+    """Command line, with the additions to the environment of this process."""
 
     command: tuple[str, ...]
     environ: dict[str, str]
@@ -40,7 +40,7 @@ def submission(
     pex: Path | None = None,
     options: Sequence[str] = (),
 ) -> Submission:
-    """Return how spark-submit is called. Raises ConfigError for what cannot be found."""
+    """Return the call of spark-submit. Raises ConfigError if it or a file is missing."""
     if not (master := master or settings.spark.master):
         raise ConfigError("no master to submit to", hint="set spark.master, or --master spark://HOST:PORT, yarn, ...")
     if pex is not None and not pex.is_file():
@@ -74,12 +74,12 @@ def _spark_submit() -> str:
 
 
 def submit(wanted: Submission, log: Path) -> int:
-    """Run it; what the command says comes out on stdout, what Spark says goes into the log. Return its exit code."""
+    """Run spark-submit and return its exit code; stdout is the command's, Spark's output goes into the log."""
     with log.open("ab") as file:
         return subprocess.run(wanted.command, env=os.environ | wanted.environ, stderr=file).returncode
 
 
-#: What is in a checkout and not in a wheel.
+#: Files of a checkout that are not in a wheel.
 _NOT_BUILT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", "data")
 
 
@@ -102,7 +102,7 @@ def build_pex(output: Path, wheel: Path | None = None) -> None:
 
 
 def _own_wheel(folder: Path) -> Path:
-    """Build the wheel of a checkout, from a copy: a build leaves files behind."""
+    """Build the wheel of a checkout from a copy, because a build leaves files behind."""
     source = _checkout()
     if source is None:
         raise ConfigError(
@@ -116,7 +116,7 @@ def _own_wheel(folder: Path) -> Path:
 
 
 def _checkout() -> Path | None:
-    """Return the folder that VENUS is run from, if it can be built."""
+    """Return the checkout that VENUS runs from, None if a wheel cannot be built from it."""
     root = Path(venus.__file__).resolve().parents[1]
     return root if (root / "pyproject.toml").exists() and (root / "setup.cfg").exists() else None
 

@@ -19,18 +19,18 @@ FIXED_S = 2.5
 TABLE_S = 0.006
 #: Writing a row to a PostgreSQL target, with its key: a row, each value, each KiB.
 LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US = 0.8, 0.15, 2.0
-#: From so many rows on a load starts processes (running.POOL_ROWS_MIN), which takes so long, on two cores.
+#: From POOL_ROWS_MIN (running.py) rows on a load starts processes, which takes this long on two cores.
 POOL_ROWS, POOL_S = 50_000, 1.2
 #: Reading and hashing a row on all three sides in a cut-over: a row, each value, each KiB.
 COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US = 8.0, 1.2, 10.0
 CUTOVER_FIXED_S = 3.0
 #: How long the source has to be at rest before a cut-over compares (`--quiet`).
 QUIET_S = 5.0
-#: What the broker keeps beside a row's own bytes: its place in the log and in the full data.
+#: Bytes that the broker keeps besides a row's own: its entries in the log and in the full data.
 BROKER_ROW_BYTES = 40
-#: In the log and in the full data, until every target has the log's.
+#: Copies of a row: in the log until every target has it, and in the full data.
 BROKER_COPIES = 2
-#: Of a table without a sample.
+#: Default for a table without a sample.
 ROW_BYTES_ASSUMED = 200
 
 
@@ -44,7 +44,7 @@ class TableForecast:
     compare_s: float
     broker_bytes: int
     changes_per_s: float | None
-    #: What the application's own transactions take longer, in milliseconds a second.
+    #: Extra time of the application's transactions, in milliseconds per second.
     trigger_ms_per_s: float | None
     #: Growth of its log in an hour without capture.
     log_bytes_per_hour: float | None
@@ -99,7 +99,7 @@ def of_table(size: Size, columns: int, key_bytes: int, pace: Pace, speed: float)
 
 
 def _us(row: float, value: float, kib: float, columns: int, row_bytes: float) -> float:
-    """Return seconds a row."""
+    """Return seconds per row."""
     return (row + value * columns + kib * row_bytes / _KIB) / 1e6
 
 
@@ -111,7 +111,7 @@ def _row_bytes(size: Size) -> float:
 
 
 def _read_like(size: Size) -> float:
-    """Return how long all rows take at the sample's rate; the first answer's way there and back counts once."""
+    """Return how long all rows take at the sample's rate; the first round trip counts once."""
     assert size.sample is not None
     assert size.rows is not None
     return size.sample.seconds * size.rows / size.sample.rows if size.sample.rows >= _TELLING_ROWS else 0.0
@@ -122,7 +122,7 @@ _TELLING_ROWS = 1_000
 
 
 def of_source(tables: Iterable[TableForecast], rows: int, speed: float) -> Forecast:
-    """Add the tables up."""
+    """Return the sum of all tables."""
     known = list(tables)
     pool_s = POOL_S * speed if rows >= POOL_ROWS else 0.0
     read_s, load_s = sum(t.read_s for t in known), pool_s + sum(t.load_s for t in known)

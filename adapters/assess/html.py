@@ -1,4 +1,4 @@
-"""The assessment as one HTML file that needs nothing else: to be mailed, printed, attached to a change request."""
+"""The assessment as one self-contained HTML file, to be mailed, printed or attached to a change request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from venus.errors import VenusError
 from venus.figures import bytes_shown, seconds_shown, unit_shown
 from venus.model import Finding, counted
 
-#: More than this makes a page that no browser opens; the rest is counted here, and in --json.
+#: Browsers cannot open pages with more entries; the rest is counted here, and listed by --json.
 SHOWN_MAX = 3_000
 _NONE = '<span class="soft">?</span>'
 
@@ -27,7 +27,7 @@ def write_html(found: Assessment, file: Path) -> None:
 
 
 def page(found: Assessment) -> str:
-    """Return the report."""
+    """Return the report as HTML."""
     template = Template((files(__package__) / "assess.html").read_text(encoding="utf-8"))
     blocking = [finding for finding in found.findings if finding.blocks]
     return template.substitute(
@@ -44,7 +44,7 @@ def page(found: Assessment) -> str:
 
 
 def verdict(found: Assessment) -> str:
-    """Return the sentence that many read alone."""
+    """Return the summary sentence."""
     carried, all_, blocking = len(found.carried), len(found.tables), sum(f.blocks for f in found.findings)
     if not all_:
         return "No table matches the patterns of the configuration."
@@ -145,7 +145,7 @@ def _said(finding: Finding) -> str:
 
 
 def _listing(title: str, items: Iterable[str]) -> str:
-    """Return a section of sentences that are HTML already; nothing if there are none."""
+    """Return a section of HTML sentences; "" without sentences."""
     made = list(items)
     return f"<section><h2>{title}</h2>{_list(made)}</section>" if made else ""
 

@@ -65,7 +65,7 @@ class Settling:
         return settled
 
     def until_right(self, keys: Seq[Key], wait_s: float) -> dict[Key, Decision]:
-        """Look at these keys until each is right at both ends, or `wait_s` are over; return those that are not.
+        """Check these keys until each is right at both ends, for `wait_s` at most; return those that are not.
 
         A target that is right for where it stands is not enough: what was shipped has to have arrived there.
         """
@@ -83,14 +83,14 @@ class Settling:
             suspects = look_again(self._ends, self._subject, list(wrong))
 
     def _is_done(self, suspect: Suspect, decision: Decision, goals: dict[Key, int]) -> bool:
-        """Whether a row is right, and the target, if it is looked at, has what the queue had when the row was."""
+        """Return whether a row is right, and the target, if compared, has reached the queue's end of that time."""
         if decision.reason or decision.difference:
             return False
         goal, reached = goals.setdefault(suspect.key, self._history.end), suspect.positions.reached
         return reached is None or reached.offset >= goal
 
     def _learn(self, suspects: Seq[Suspect]) -> None:
-        """Read what the full data has under these keys, and the increments from the first offset that matters."""
+        """Read the full data of these keys, and the increments from the first relevant offset."""
         self._keys = tuple(s.key for s in suspects)
         full = FullData(self._address, self._snapshot)
         try:
@@ -104,7 +104,7 @@ class Settling:
             self._read_before(first)
 
     def _read_before(self, first: int) -> None:
-        """Read what lies between a target that is behind and the full data, if it is still there."""
+        """Read the increments between a target that is behind and the full data, if they still exist."""
         before = History(pinned=self._history.pinned, sequence=self._history.sequence)
         try:
             self._read(before, first, self._history.pinned, self._history.end_sequence)
@@ -137,7 +137,7 @@ class Settling:
                 settled.in_flight += 1
 
     def _quarantined(self, keys: Seq[Key]) -> dict[Key, str]:
-        """Return which of these rows the target has refused: that is why they differ."""
+        """Return the rows that the target has refused, with the reason: that is why they differ."""
         target = opened(self._ends).target
         ids = record_ids(keys, self._subject.schema) if keys and target is not None else None
         if target is None or ids is None:
@@ -149,7 +149,7 @@ class Settling:
 
 
 def undecided_rows(subject: Subject, reasons: Mapping[Key, str]) -> list[Undecided]:
-    """Return what could not be decided, for the report."""
+    """Return the undecided rows, for the report."""
     return [
         Undecided(table=subject.schema.qualified, key=key_as_dict(key, subject.schema), reason=reason)
         for key, reason in reasons.items()

@@ -1,4 +1,4 @@
-"""What every number, name and count of a message may be: checked where it enters, in both directions of a call.
+"""Limits of every number, name and count of a message, checked where it enters, in both directions of a call.
 
 One table. A field that is not in it has no range to break: it is a digest, a flag, or bytes that have a digest of
 their own. What depends on the state of a business (the next batch, a Sequence that goes back) is not here but in
@@ -59,7 +59,7 @@ REPORTED_ROW_COUNTS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An integer from `low` to `high`."""
+    """Rule for an integer from `low` to `high`."""
 
     low: int
     high: int
@@ -71,7 +71,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Printable characters without a space at either end."""
+    """Rule for printable characters without a space at either end."""
 
     chars_max: int
     may_be_empty: bool = False
@@ -88,7 +88,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """HOST:PORT, an IPv6 host in brackets."""
+    """Rule for HOST:PORT, with an IPv6 host in brackets."""
 
     def complaint(self, value: Any) -> str:
         """Return what is wrong with a value, or an empty string."""
@@ -97,7 +97,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """So many bytes at most."""
+    """Rule for bytes of limited length."""
 
     most: int
 
@@ -108,7 +108,7 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """So many items at most, each within a range of its own."""
+    """Rule for a limited number of items, each with a rule of its own."""
 
     most: int
     rule: Number | Bytes | Name | Address | None = None
@@ -391,7 +391,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
 
 
 def check(message: Message, where: str = "") -> None:
-    """Check a message with all that it is made of. Raises ProtocolError, which names the field, its value and range."""
+    """Check a message and all its parts. Raises ProtocolError, which names the field, its value and range."""
     plan = _plan(message.DESCRIPTOR)
     for field, low, high in plan.numbers:  # without a call for each: every frame comes here, at both ends
         if not low <= getattr(message, field) <= high:
@@ -413,7 +413,7 @@ def _broken(message: Message, field: str, rule: Rule, where: str) -> ProtocolErr
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is checked of one kind of message: numbers, other fields, and the messages in it, repeated or not."""
+    """Checks of one kind of message: numbers, other fields, and nested messages, repeated or not."""
 
     numbers: tuple[tuple[str, int, int], ...]
     rules: tuple[tuple[str, Rule], ...]
@@ -442,5 +442,5 @@ def _has_rules(kind: Descriptor) -> bool:
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Return whether a field may be there more than once."""
+    """Return whether a field is repeated."""
     return bool(field.is_repeated)

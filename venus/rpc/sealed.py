@@ -38,7 +38,7 @@ OLDER_HINT = "run the same version of VENUS on both sides"
 
 
 class _NoMessage:
-    """In place of a stream's message that is none."""
+    """Placeholder for invalid data in a stream."""
 
 
 UNSEALED: Final = _NoMessage()
@@ -47,7 +47,7 @@ UNPARSED: Final = _NoMessage()
 
 @dataclass(frozen=True, slots=True)
 class Presealed:
-    """A message of a stream that is serialised and sealed already: the same bytes for many receivers."""
+    """Message of a stream that is serialised and sealed once, for many receivers."""
 
     content: bytes
 
@@ -75,7 +75,7 @@ def _whole(data: bytes) -> bool:
 
 
 def _has_seal(data: bytes) -> bool:
-    """Return whether there is a seal, or was one: a single flipped bit leaves its tag or its hash as they were."""
+    """Return whether there is or was a seal: a single flipped bit leaves either its tag or its hash intact."""
     tail = data[-SEAL_BYTES:]
     return tail[:1] == TAG or tail[1:] == xxhash.xxh3_64_digest(memoryview(data)[:-SEAL_BYTES])[::-1]
 
@@ -84,7 +84,7 @@ def _has_seal(data: bytes) -> bool:
 
 
 def opener(kind: type[M]) -> Callable[[bytes], M]:
-    """Return a parser for sealed messages. None for a broken seal: a gRPC client then ends the call, quietly."""
+    """Return a parser for sealed messages, which returns None for a broken seal: a gRPC client then ends the call."""
 
     def parse(data: bytes) -> M:
         return kind.FromString(data) if _whole(data) else None  # type: ignore[return-value]  # no message either
@@ -159,7 +159,7 @@ def ask(channel: grpc.Channel, method: str, request: Message, kind: type[M], *, 
 def read_split(
     channel: grpc.Channel, request: broker_pb2.ReadSplitRequest
 ) -> grpc._CallIterator[broker_pb2.SnapshotChunk]:
-    """Begin to read a key range; a chunk has a digest in place of a seal."""
+    """Start reading a key range; a chunk has a digest in place of a seal."""
     call: grpc.UnaryStreamMultiCallable[broker_pb2.ReadSplitRequest, broker_pb2.SnapshotChunk] = channel.unary_stream(
         "/venus.wire.Delivery/ReadSplit",
         request_serializer=seal,
@@ -174,7 +174,7 @@ _FILES = (broker_pb2.DESCRIPTOR, replica_pb2.DESCRIPTOR)
 
 
 def handlers(service: str, servicer: object) -> grpc.GenericRpcHandler:
-    """Return what a server adds in place of the generated handlers: every method of one service."""
+    """Return the handlers of one service, in place of the generated ones."""
     found = next(s for file in _FILES for name, s in file.services_by_name.items() if name == service)
     return grpc.method_handlers_generic_handler(
         found.full_name, {method.name: _handler(method, getattr(servicer, method.name)) for method in found.methods}
@@ -194,7 +194,7 @@ def _handler(method: Any, serve: Callable[..., Any]) -> grpc.RpcMethodHandler[An
 
 
 def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a handler that is given bytes, and opens them for `serve`."""
+    """Return a handler that parses and checks bytes for `serve`."""
 
     async def opened(data: bytes, context: Any) -> Any:
         try:
@@ -226,7 +226,7 @@ def _request(path: str, kind: type[Message], data: bytes) -> Message:
 
 
 def _plain(kind: type[Message], data: bytes) -> Message:
-    """Read a request without a seal; whatever is more than its own fields may be a damaged seal."""
+    """Parse a request without a seal; unknown fields may be a damaged seal."""
     try:
         message = kind.FromString(data)
     except DecodeError as error:
