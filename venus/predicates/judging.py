@@ -231,11 +231,11 @@ def _without_zeros(texts: pa.Array) -> pa.Array:
 def _with_years(wanted: Range) -> Range:
     """Return the range with its constants as `_year_and_rest` has values."""
 
-    def moved(bound: Bound | None) -> Bound | None:
+    def shift(bound: Bound | None) -> Bound | None:
         return bound and replace(bound, value=replace(bound.value, key=_year_and_rest(bound.value.key.decode())))
 
     values = wanted.values and tuple(replace(v, key=_year_and_rest(v.key.decode())) for v in wanted.values)
-    return replace(wanted, low=moved(wanted.low), high=moved(wanted.high), values=values)
+    return replace(wanted, low=shift(wanted.low), high=shift(wanted.high), values=values)
 
 
 def _year_and_rest(text: str) -> tuple[float, str]:

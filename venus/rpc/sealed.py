@@ -189,14 +189,14 @@ def _handler(method: Any, serve: Callable[..., Any]) -> grpc.RpcMethodHandler[An
         )
     path = f"/{method.containing_service.full_name}/{method.name}"
     make: Any = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
-    opened = _opening(path, kind, serve)
-    return make(opened, request_deserializer=None, response_serializer=_serialise)  # type: ignore[no-any-return]
+    handle = _opening(path, kind, serve)
+    return make(handle, request_deserializer=None, response_serializer=_serialise)  # type: ignore[no-any-return]
 
 
 def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Callable[..., Any]:
     """Return a handler that parses and checks bytes for `serve`."""
 
-    async def opened(data: bytes, context: Any) -> Any:
+    async def handle(data: bytes, context: Any) -> Any:
         try:
             request = _request(path, kind, data)
         except VenusError as error:
@@ -204,7 +204,7 @@ def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Calla
             await context.abort(status.code, status.details, status.metadata)
         return await serve(request, context)
 
-    def opened_in_a_thread(data: bytes, context: Any) -> Any:
+    def handle_in_a_thread(data: bytes, context: Any) -> Any:
         try:
             request = _request(path, kind, data)
         except VenusError as error:
@@ -213,7 +213,7 @@ def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Calla
             context.abort(status.code, status.details)
         return serve(request, context)
 
-    return opened if inspect.iscoroutinefunction(serve) else opened_in_a_thread
+    return handle if inspect.iscoroutinefunction(serve) else handle_in_a_thread
 
 
 def _request(path: str, kind: type[Message], data: bytes) -> Message:
