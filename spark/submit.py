@@ -124,5 +124,5 @@ def _checkout() -> Path | None:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing was said"]
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         raise VenusError(f"{Path(command[2]).name} ended with {done.returncode}: {lines[-1]}")

@@ -90,11 +90,11 @@ def _table(t: Assessed, largest: int) -> str:
         seconds_shown(f.read_s + f.load_s) if f else _NONE,
     )  # fmt: skip
     types = ", ".join(f"{name}{f' x{count}' if count > 1 else ''}" for name, count in t.types.items())
-    said = "".join(f'<div class="soft">{escape(text)}</div>' for text in (types, *t.refused, *t.left_out) if text)
+    details = "".join(f'<div class="soft">{escape(text)}</div>' for text in (types, *t.refused, *t.left_out) if text)
     share = f'<div class="share" style="width:{100 * (size.rows or 0) / largest:.1f}%"></div>'
     pill = '<span class="pill bad">refused</span>' if t.refused else '<span class="pill good">carried</span>'
     cells = "".join(f'<td class="number">{number}</td>' for number in numbers)
-    return f'<tr><td class="name">{escape(size.qualified)}{share}{said}</td><td>{pill}</td>{cells}</tr>'
+    return f'<tr><td class="name">{escape(size.qualified)}{share}{details}</td><td>{pill}</td>{cells}</tr>'
 
 
 def _bytes(count: int | None) -> str:
@@ -135,8 +135,8 @@ def _not_carried(found: Assessment) -> str:
         )
     if not chips:
         return ""
-    said = "VENUS carries tables and their rows. What else there is has to be brought to the target by its own means:"
-    return f'<section><h2>Not carried</h2><p>{said}</p><div class="kinds">{chips}</div></section>'
+    intro = "VENUS carries tables and their rows. Other objects must be created at the target separately:"
+    return f'<section><h2>Not carried</h2><p>{intro}</p><div class="kinds">{chips}</div></section>'
 
 
 def _said(finding: Finding) -> str:

@@ -201,16 +201,16 @@ def script(findings: Seq[Finding], *, transactional: bool) -> str:
 
 def _paragraphs(findings: Iterable[Finding], *, transactional: bool) -> Iterator[str]:
     for finding in findings:
-        said = f"-- {_line(finding.where)}: {_line(finding.message)}"
+        remark = f"-- {_line(finding.where)}: {_line(finding.message)}"
         statements = "".join(f"{statement.rstrip().rstrip(';')};\n" for statement in finding.script).rstrip()
         if statements:
             ways = f"-- or: {_line(finding.remedy)}" if _offers_more(finding) else ""
             body = f"BEGIN;\n{statements}\nCOMMIT;" if transactional else statements
-            yield "\n".join(filter(None, (said, body, ways)))
+            yield "\n".join(filter(None, (remark, body, ways)))
         elif is_statement(finding.remedy):
-            yield f"{said}\n{finding.remedy}"
+            yield f"{remark}\n{finding.remedy}"
         else:
-            yield f"{said}\n-- fix: {_line(finding.remedy or 'exclude the table')}"
+            yield f"{remark}\n-- fix: {_line(finding.remedy or 'exclude the table')}"
 
 
 def _offers_more(finding: Finding) -> bool:

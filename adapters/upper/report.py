@@ -91,7 +91,7 @@ class Reporter:
             self.emit()
 
     def tick(self) -> None:
-        """Pass the report on if a second has gone by."""
+        """Pass the report on if a second has passed."""
         if self._monotonic() >= self._next:
             self.emit()
 

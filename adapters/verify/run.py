@@ -202,10 +202,10 @@ class _Run:
         elif known and not known.fill.done:
             obstacle = f"it is still being read from the source ({known.fill.rows_done:,} rows so far)"
         note = f"RESYNC at the source: {known.reason}" if known and known.state == "RESYNC" else ""
-        predicate, said = self._rows(schema, loaded.predicate if loaded else "")
-        if not predicate and said:
-            obstacle = obstacle or said
-        note = note or said
+        predicate, reason = self._rows(schema, loaded.predicate if loaded else "")
+        if not predicate and reason:
+            obstacle = obstacle or reason
+        note = note or reason
         subject = Subject(schema=schema, where=self.options.where, digest=self.options.digest, predicate=predicate)
         return Chosen(subject=subject, note=note, obstacle=obstacle)
 
