@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from venus.codec.arrowchanges import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, gone_before
+from venus.codec.arrowrows import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, gone_before
 from venus.codec.batch import decode
 from venus.codec.changes import TableChanges
 from venus.codec.chunk import FullRows

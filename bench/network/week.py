@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from venus.broker.machine import consumers, retention
+from venus.broker.machine import consumers
 from venus.broker.machine.consumers import Consumer
 from venus.broker.pipeline.shared_log import Backlog
 
@@ -59,7 +59,7 @@ class Known:
             self._known[name] = consumers.acknowledge(known, applied=end, kept=None, end=end, now_us=now_s * 10**6)
         away = {name: consumers.away(each, TICK_S * 10**6) for name, each in self._known.items()}
         self._known = {name: each for name, each in away.items() if not consumers.has_expired(each, self.ttl_s)}
-        point = retention.trim_point(end, consumers.kept_for(self._known.values()), [])
+        point = consumers.trim_point(end, consumers.kept_for(self._known.values()), [])
         self._start = max(self._start, point - self.retain_bytes)
         return self._start
 
@@ -83,7 +83,7 @@ class Followers:
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
         self._entries.append(end)
         backlog = Backlog(needed_from=min(self._needed.values(), default=end) + 1, bytes_max=self.bytes_max)
-        target = retention.trim_point(end, [], []) - self.retain_bytes
+        target = consumers.trim_point(end, [], []) - self.retain_bytes
         while (
             self._entries and self._entries[0] <= target and not backlog.keeps(self._entries[0], end - self._entries[0])
         ):

@@ -20,14 +20,13 @@ from tests.support.predicate_histories import IDS, KEYS, ROWS, SCHEMA, Row, rand
 from venus.broker.machine import envelope, folding
 from venus.broker.mirrors.place import later_cut
 from venus.broker.queue import cutting
-from venus.broker.queue.only import Part
+from venus.broker.queue.cutting import Part
 from venus.broker.snapshot.choosing import choosing, refused_tables
 from venus.codec import schema as schemas_codec
 from venus.codec.columns import Value, from_columns
 from venus.codec.filtering import OpenRows
-from venus.codec.headed import pack
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import Packed, pack
 from venus.codec.stored import TOMBSTONE, StoredRows
 from venus.model import ChangeKind, TableSchema
 from venus.network import row_filters, rows_identity

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from venus.broker.machine import records, retention
+from venus.broker.machine import consumers, records
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.consumers import kept_for
@@ -37,9 +37,8 @@ from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.status.broker_status import StatusReport
 from venus.broker.store import keys, space
-from venus.broker.store.privacy import make_private
 from venus.broker.store.rocks import Store, WriteHook
-from venus.broker.store.space import FreeBytes, Space
+from venus.broker.store.space import FreeBytes, Space, make_private
 from venus.config import Broker
 from venus.errors import StorageError
 from venus.flow.precedence import Precedence
@@ -268,5 +267,5 @@ class Core:
 
     def _forget_below(self, business: Business) -> int:
         kept = kept_for(business.attached())
-        trim = retention.trim_point(business.materialised.offset, kept, self.snapshots.offsets(business))
-        return retention.forget_tombstones_below(business.marks, trim, self.clock_us())
+        trim = consumers.trim_point(business.materialised.offset, kept, self.snapshots.offsets(business))
+        return consumers.forget_tombstones_below(business.marks, trim, self.clock_us())

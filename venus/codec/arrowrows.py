@@ -1,8 +1,12 @@
-"""Row bytes to Arrow columns, for whole batches at once: what Spark and Parquet files are given.
+"""Row bytes to Arrow columns, for whole batches at once: the input of Spark and of Parquet files.
 
-Where the values lie is found by the codec; here each column's are gathered by one call and parsed by another. Nothing
-is made per row. Rows of an older schema version come out in the columns of the one that is asked for: columns are
-matched by their numbers, a column that did not exist yet has its default, a dropped one is left out.
+The codec locates the values. One call gathers the values of a column, another parses them; no object is made per row.
+Rows of an older schema version are returned in the columns of the requested version. Columns are matched by number: a
+column that did not exist yet has its default, a dropped column is left out.
+
+A column gets an Arrow type only if that type holds each of its values exactly. Otherwise it stays text: the canonical
+text of protos/venus/wire/change.proto, which loses nothing. Values that no type can rule out (a date before Christ, NaN
+in a decimal) raise `Misfit` when they are read.
 """
 
 from __future__ import annotations
@@ -15,14 +19,62 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from venus.codec.arrowtypes import column_type
+from venus.codec.changes import TableChanges
 from venus.codec.copytext import read_keys, read_others, read_stored
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.codec.rowbytes import Found
 from venus.codec.stored import HEAD_BYTES, StoredRows
 from venus.errors import ConfigError, UnsupportedType
-from venus.model import Column, Kind, TableSchema
+from venus.model import ChangeKind, Column, Kind, LogicalType, Sequence, TableSchema
+
+#: Digits of Arrow's and Spark's widest decimal.
+_DIGITS_MAX = 38
+_FRACTION_MAX = 6
+_INTS = {2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
+
+
+def arrow_type(logical: LogicalType) -> pa.DataType:
+    """Return the type for values of this kind; text for whatever has no exact counterpart."""
+    match logical.kind:
+        case Kind.INT:
+            return _INTS.get(logical.length, pa.string())
+        case Kind.FLOAT:
+            return pa.float32() if logical.length == 4 else pa.float64()
+        case Kind.DECIMAL:
+            return _decimal(logical.precision, logical.scale)
+        case Kind.BYTES:
+            return pa.binary()
+        case Kind.BOOL:
+            return pa.bool_()
+        case Kind.DATE:
+            return pa.date32()
+        case Kind.TIMESTAMP if logical.precision <= _FRACTION_MAX:
+            return pa.timestamp("us")
+        case Kind.TIMESTAMPTZ if logical.precision <= _FRACTION_MAX:
+            return pa.timestamp("us", tz="UTC")
+    return pa.string()
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType:
+    if scale < 0:  # NUMBER(5,-2) has up to seven digits, none behind the point
+        precision, scale = precision - scale, 0
+    precision = max(precision, scale)  # NUMBER(2,5) is 0.000xx
+    return pa.decimal128(precision, scale) if 0 < precision <= _DIGITS_MAX else pa.string()
+
+
+def becomes_text(logical: LogicalType) -> bool:
+    """Whether values that are no text for the source are text here, because no type holds them exactly."""
+    textual = logical.kind in (Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.UUID)
+    return not textual and arrow_type(logical) == pa.string()
+
+
+def column_type(column: Column, text_columns: frozenset[str] = frozenset()) -> pa.DataType:
+    """Return a column's type; `text_columns` are those that an operator or a misfit has turned into text."""
+    if column.name in text_columns and column.type.kind is not Kind.BYTES:
+        return pa.string()
+    return arrow_type(column.type)
+
 
 _LITERAL = re.compile(r"'(?P<text>(?:[^']|'')*)'|(?P<bare>[-+]?[\d.]+(?:[eE][-+]?\d+)?|true|false)", re.IGNORECASE)
 _SHOWN_MAX = 60
@@ -162,3 +214,22 @@ def default_of(column: Column, wanted: pa.DataType, rows: int) -> pa.Array:
         return pa.repeat(parsed(pa.array([text.encode()], type=pa.large_binary()), column, wanted)[0], rows)
     except pa.ArrowInvalid:
         return pa.nulls(rows, wanted)
+
+
+#: VENUS's own columns.
+OFFSET, SEQUENCE, DELETED, GONE_BEFORE, COMMITTED = "_offset", "_sequence", "_deleted", "_gone_before", "_committed_at"
+CHANGE_FIELDS = (
+    pa.field(OFFSET, pa.int64()),
+    pa.field(SEQUENCE, pa.int64()),
+    pa.field(DELETED, pa.bool_()),
+    #: On a marker, which has no key: every row whose newest sequence is below this is gone (TRUNCATE, end of a sweep).
+    pa.field(GONE_BEFORE, pa.int64()),
+    pa.field(COMMITTED, pa.timestamp("us", tz="UTC")),
+)
+
+
+def gone_before(section: TableChanges, sequence: int) -> Sequence | None:
+    """Return below which sequence a marker removes rows; None if it removes none."""
+    if section.kind is ChangeKind.TRUNCATE:
+        return Sequence(sequence)
+    return section.sweep_before if section.kind is ChangeKind.SWEEP_END else None

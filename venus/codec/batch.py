@@ -12,8 +12,7 @@ import xxhash
 from google.protobuf.message import DecodeError
 
 from venus.codec import schema as schemas_codec
-from venus.codec.changes import TableChanges
-from venus.codec.sections import changes_from_wire, changes_to_wire
+from venus.codec.changes import TableChanges, changes_from_wire, changes_to_wire
 from venus.errors import ProtocolError
 from venus.model import BatchNo, Sequence, TableSchema
 from venus.wire import change_pb2 as wire

@@ -1,4 +1,8 @@
-"""The in-memory form of a batch's sections, between capture, transport and apply."""
+"""The sections of a batch in memory, between capture, transport and apply, and their form on the wire (VENUS 3.2).
+
+Every consumer relies on the checks of `changes_from_wire`: sizes add up, flags are 0 or 1, and a deleted row has no
+values.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from venus.codec.packed import Packed
+from venus.codec.packed import SIZE_BYTES, Packed, total
+from venus.errors import ProtocolError
 from venus.model import ChangeKind, Sequence
+from venus.wire import change_pb2 as wire
 
 _NEVER = Sequence(0)
 
@@ -56,3 +62,73 @@ def marker(table_id: int, schema_version: int, kind: ChangeKind, sweep_before: i
         is_deleted=np.zeros(0, dtype=np.bool_),
         sweep_before=Sequence(sweep_before),
     )
+
+
+def changes_to_wire(changes: TableChanges) -> wire.TableChanges:
+    """Return the message; the packed fields are taken as they are."""
+    deleted = changes.is_deleted
+    return wire.TableChanges(
+        table_id=changes.table_id,
+        schema_version=changes.schema_version,
+        kind=wire.TableChanges.Kind.ValueType(int(changes.kind)),
+        count=changes.count,
+        record_ids=changes.record_ids.data,
+        record_id_sizes=changes.record_ids.wire_sizes(),
+        rows=changes.rows.data,
+        row_sizes=changes.rows.wire_sizes(),
+        is_deleted=deleted.tobytes() if deleted.any() else b"",
+        inserts_only=changes.inserts_only,
+        sweep_before=changes.sweep_before,
+    )
+
+
+def changes_from_wire(message: wire.TableChanges) -> TableChanges:
+    """Return the section, as views on the message's bytes. Raises ProtocolError if its parts do not fit together."""
+    place = f"changes of table {message.table_id} version {message.schema_version}"
+    try:
+        kind = ChangeKind(message.kind)
+    except ValueError as e:
+        raise ProtocolError(
+            f"{place}: kind {message.kind} is unknown to this version", hint="Update the older side first."
+        ) from e
+    count = message.count if kind is ChangeKind.CHANGES else 0
+    left_out = message.count if kind is ChangeKind.LEFT_OUT else 0
+    if kind not in (ChangeKind.CHANGES, ChangeKind.LEFT_OUT) and message.count != 1:
+        raise ProtocolError(f"{place}: a {kind.name} marker counts {message.count} Sequences")
+    record_ids = _packed(message.record_ids, message.record_id_sizes, count, f"{place}: record ids")
+    rows = _packed(message.rows, message.row_sizes, count, f"{place}: rows")
+    is_deleted = _flags(message.is_deleted, count, place)
+    if is_deleted.any() and rows.sizes[is_deleted].any():
+        at = int(np.flatnonzero(is_deleted & (rows.sizes > 0))[0])
+        raise ProtocolError(f"{place}: row {at + 1} is deleted and has values")
+    return TableChanges(
+        table_id=message.table_id,
+        schema_version=message.schema_version,
+        kind=kind,
+        record_ids=record_ids,
+        rows=rows,
+        is_deleted=is_deleted,
+        inserts_only=message.inserts_only,
+        sweep_before=Sequence(message.sweep_before),
+        left_out=left_out,
+    )
+
+
+def _packed(data: bytes, sizes: bytes, count: int, place: str) -> Packed:
+    if len(sizes) != SIZE_BYTES * count:
+        raise ProtocolError(f"{place}: {len(sizes)} bytes of sizes for {count} changes")
+    found = total(sizes)
+    if found != len(data):
+        raise ProtocolError(f"{place}: the sizes add up to {found} bytes, there are {len(data)}")
+    return Packed.from_wire(data, sizes) if count else EMPTY
+
+
+def _flags(flags: bytes, count: int, place: str) -> npt.NDArray[np.bool_]:
+    if not flags:
+        return np.zeros(count, dtype=np.bool_)
+    if len(flags) != count:
+        raise ProtocolError(f"{place}: {len(flags)} deletion flags for {count} changes")
+    bits = np.frombuffer(flags, dtype=np.uint8)
+    if bits.max(initial=0) > 1:
+        raise ProtocolError(f"{place}: deletion flag {int(bits.max())} is neither 0 nor 1")
+    return bits.view(np.bool_)

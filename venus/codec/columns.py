@@ -12,8 +12,7 @@ import numpy as np
 from venus.codec import few
 from venus.codec.copytext import check_nulls, read_keys, read_others
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
-from venus.codec.pieces import Ints, Pieces
+from venus.codec.packed import Ints, Packed, Pieces
 from venus.codec.rowbytes import Cells, Found, bounds_of, write
 from venus.errors import ProtocolError
 

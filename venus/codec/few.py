@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from venus.codec.layout import Layout, varint
-from venus.codec.packed import Packed
-from venus.codec.pieces import Bools
+from venus.codec.packed import Bools, Packed
 
 #: More values than these are quicker by the batch.
 VALUES_MAX = 128

@@ -12,8 +12,7 @@ import pyarrow as pa
 from venus.codec.arrowrows import ColumnValues, default_of
 from venus.codec.chunk import FullRows
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
-from venus.codec.pieces import Bools
+from venus.codec.packed import Bools, Packed
 from venus.codec.stored import StoredRows
 from venus.model import Column, TableSchema
 from venus.predicates.judging import Values, inside

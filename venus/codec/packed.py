@@ -1,17 +1,89 @@
 """Many byte strings laid end to end: how rows and record ids live in memory, on the wire and on disk.
 
-No object per row is made on the hot path; numpy sees the sizes as an array over the wire's own bytes.
+The hot path makes no object per row: numpy views the sizes as an array over the bytes of the wire. To reorder values,
+an array of positions cuts the bytes of a batch into pieces. One call of Arrow then copies any choice of pieces, in any
+order, end to end. Positions are int32 where `position_type` allows it, which halves the memory to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from venus.codec.pieces import Ints, pieces_of, position_type
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.integer[Any]]
+Bools = npt.NDArray[np.bool_]
+
+#: Up to so many bytes, or cells, sums of a few positions fit into int32.
+_SMALL = 2**27
+
+
+def position_type(nbytes: int, cells: int) -> type[np.int32] | type[np.int64]:
+    """Return the type for positions within so many bytes, of which so many cells are made."""
+    return np.int32 if nbytes <= _SMALL and cells <= _SMALL else np.int64
+
+
+class Pieces:
+    """Some buffers, each cut into pieces; numbered through in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._data: list[bytes | Bytes] = []
+        self._bounds: list[Ints] = []
+        self._size = 0
+        self._count = 0
+
+    def add(self, data: bytes | Bytes, bounds: Ints) -> int:
+        """Add a buffer; piece i is from bounds[i] to bounds[i + 1], together all of it. Returns the first's number."""
+        first = self._count
+        self._data.append(data)
+        self._bounds.append(bounds + self._size if self._size else bounds)
+        self._size += len(data)
+        self._count += len(bounds) - 1
+        return first
+
+    def gatherer(self) -> Gatherer:
+        """Return what copies pieces; none can be added to it."""
+        if len(self._data) == 1:
+            return Gatherer(self._data[0], self._bounds[0])
+        bounds = np.concatenate([*(b[:-1] for b in self._bounds[:-1]), self._bounds[-1]])
+        # One join, not numpy's concatenate: it takes bytes and arrays alike.
+        return Gatherer(b"".join(self._data), bounds)  # type: ignore[arg-type]
+
+
+def pieces_of(data: bytes | Bytes, bounds: Ints) -> pa.Array:
+    """Return the pieces from bounds[i] to bounds[i + 1] as Arrow's; nothing is copied."""
+    type_ = pa.binary() if bounds.dtype == np.int32 else pa.large_binary()
+    return pa.Array.from_buffers(type_, len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+
+
+class Gatherer:
+    """Copies chosen pieces of one buffer."""
+
+    def __init__(self, data: bytes | Bytes, bounds: Ints) -> None:
+        self._pieces = pieces_of(data, bounds)
+        self._offsets = bounds.dtype
+
+    def gather(self, choice: Ints) -> bytes:
+        """Return the chosen pieces end to end."""
+        return self._taken(choice).buffers()[2].to_pybytes() if choice.size else b""
+
+    def gather_array(self, choice: Ints) -> tuple[Bytes, Ints]:
+        """Return the chosen pieces end to end, as an array that may be written to, and where each begins and ends."""
+        if not choice.size:
+            return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
+        _, bounds, data = self._taken(choice).buffers()
+        return np.frombuffer(data, dtype=np.uint8), np.frombuffer(bounds, dtype=self._offsets, count=choice.size + 1)
+
+    def _taken(self, choice: Ints) -> pa.Array:
+        # The caller computes its choice from bounds of its own: Arrow need not check it again.
+        return pc.take(self._pieces, pa.array(choice.reshape(-1)), boundscheck=False)
+
 
 Sizes = npt.NDArray[np.uint32]
 
@@ -63,3 +135,32 @@ class Packed:
         """Return the separate byte strings: an object per row, made by Arrow."""
         found: list[bytes] = pieces_of(self.data, self.bounds).to_numpy(zero_copy_only=False).tolist()
         return found
+
+
+def pack(items: Sequence[bytes]) -> Packed:
+    """Pack separate byte strings; Arrow does it in one pass, joining and measuring."""
+    _, offsets, data = pa.array(items, type=pa.large_binary()).buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int64)[: len(items) + 1]
+    return Packed(data.to_pybytes() if data is not None else b"", np.diff(bounds).astype(np.uint32))
+
+
+def put_together(heads: Bytes, *parts: Packed) -> list[bytes]:
+    """Return separate byte strings: item i is line i of `heads`, n x bytes, and item i of each part.
+
+    Equal sizes, the usual case for keys, are laid side by side by numpy alone.
+    """
+    count = len(heads)
+    if not count:
+        return []
+    if heads.shape[1] and all(bool((p.sizes == p.sizes[0]).all()) for p in parts):
+        equal = [np.frombuffer(p.data, dtype=np.uint8).reshape(count, -1) for p in parts if p.data]
+        whole = np.concatenate([heads, *equal], axis=1)
+        found: list[bytes] = whole.view(f"V{whole.shape[1]}").ravel().tolist()
+        return found
+    pieces = Pieces()
+    pieces.add(np.ascontiguousarray(heads).reshape(-1), np.arange(count + 1, dtype=np.int32) * heads.shape[1])
+    for part in parts:
+        pieces.add(part.data, part.bounds)
+    choice = np.arange((len(parts) + 1) * count, dtype=np.int32).reshape(-1, count).T
+    data, bounds = pieces.gatherer().gather_array(choice)
+    return Packed(data.tobytes(), np.diff(bounds[:: len(parts) + 1]).astype(np.uint32)).split()

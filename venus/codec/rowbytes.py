@@ -12,8 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from venus.codec.packed import Packed
-from venus.codec.pieces import Bools, Bytes, Ints, Pieces, position_type
+from venus.codec.packed import Bools, Bytes, Ints, Packed, Pieces, position_type
 from venus.errors import ProtocolError
 
 Tags = tuple[bytes, ...]

@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from venus.codec.packed import Packed
-from venus.codec.pieces import Bools, Gatherer, Ints
+from venus.codec.packed import Bools, Gatherer, Ints, Packed
 from venus.errors import ProtocolError
 
 HEAD = np.dtype([("sequence", ">u8"), ("version", ">u4"), ("flags", "u1"), ("id_bytes", ">u4")])

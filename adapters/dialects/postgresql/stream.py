@@ -26,8 +26,7 @@ from venus.codec.changes import TableChanges
 from venus.codec.columns import keys_to_columns
 from venus.codec.copytext import from_copy, from_copy_noted
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
-from venus.codec.pieces import Bools
+from venus.codec.packed import Bools, Packed
 
 Ends = npt.NDArray[np.int64]
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from venus.adapters.targets.parquet.layout import hidden, sync
-from venus.codec.arrowchanges import CHANGE_FIELDS, SEQUENCE, gone_before
-from venus.codec.arrowrows import Shape
+from venus.codec.arrowrows import CHANGE_FIELDS, SEQUENCE, Shape, gone_before
 from venus.codec.changes import TableChanges
 from venus.errors import Refused
 from venus.model import ChangeKind, TableSchema

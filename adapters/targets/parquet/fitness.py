@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from venus.codec import arrowtypes
+from venus.codec import arrowrows
 from venus.model import Finding, TableSchema
 
 
@@ -15,7 +15,7 @@ def becomes_text(where: str, schemas: Seq[TableSchema]) -> list[Finding]:
         for schema in schemas
         if not schema.is_heartbeat
         for column in schema.columns
-        if arrowtypes.becomes_text(column.type)
+        if arrowrows.becomes_text(column.type)
     ]
     if not lines:
         return []

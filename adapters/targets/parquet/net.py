@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 
 from venus.adapters.targets.parquet.files import STATE_FIELDS, state_schema
 from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
-from venus.codec.arrowchanges import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE
-from venus.codec.arrowrows import Shape, default_of
-from venus.codec.pieces import Bools, Ints
+from venus.codec.arrowrows import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, Shape, default_of
+from venus.codec.packed import Bools, Ints
 from venus.model import Kind, TableSchema
 
 _INDEX = "_index"

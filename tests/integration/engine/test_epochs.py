@@ -11,7 +11,7 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer, status, the_business
 from venus.broker.core import Core
 from venus.broker.machine.business import Materialised
-from venus.broker.machine.epochs import EPOCHS_MAX
+from venus.broker.machine.queue_index import EPOCHS_MAX
 from venus.broker.snapshot import inside
 from venus.broker.store import keys
 from venus.errors import OffsetDiverged

@@ -10,9 +10,8 @@ import pytest
 from tests.support import engines
 from tests.support.engines import Producer
 from venus.broker.log.entry import decode
-from venus.broker.log.upgrade import UPGRADES
+from venus.broker.log.upgrade import FORMAT, UPGRADES, check_format
 from venus.broker.store import keys
-from venus.broker.store.format import FORMAT, check_format
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError
 

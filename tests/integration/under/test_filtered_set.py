@@ -36,7 +36,7 @@ from venus.adapters.targets.postgresql.control import resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.broker.service.process import RunningBroker
 from venus.codec.chunk import Totals
-from venus.codec.headed import pack
+from venus.codec.packed import pack
 from venus.codec.stored import StoredRows
 from venus.errors import OffsetTrimmed
 from venus.rpc.admin import Admin

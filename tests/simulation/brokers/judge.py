@@ -9,7 +9,7 @@ from tests.simulation.brokers.source import Cut, Rows
 from tests.simulation.judge import Judge, Violation
 from venus.broker.snapshot import scrub, vouching
 from venus.broker.store import keys
-from venus.codec.headed import pack
+from venus.codec.packed import pack
 from venus.codec.stored import TOMBSTONE, StoredRows
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from tests.simulation.brokers.clients import Clients, Reading
 from tests.simulation.brokers.disk import BUSINESS
 from tests.simulation.brokers.streams import Stream
-from venus.broker.queue.only import Choice
+from venus.broker.queue.cutting import Choice
 from venus.codec.chunk import Sealed
 from venus.errors import Unavailable, VenusError
 from venus.network.row_filters import RowFilter

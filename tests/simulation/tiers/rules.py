@@ -36,7 +36,7 @@ RULES = (
     ),
     _rule(
         "Who is at the cut of a mirror in an older epoch has diverged",
-        "machine.full_data:begin",
+        "machine.machine:begin",
         "max(said.offset, 1) - 1",
         "said.offset",
         seed=1,
@@ -100,9 +100,9 @@ RULES = (
     ),
     _rule(
         "Nobody reads a mirror whose full data is on its way",
-        "queue.filled:check",
+        "queue.reader:check_filled",
         "",
-        "def check(business):\n    return None",
+        "def check_filled(business):\n    return None",
         seed=21,
         invariant=BATCHES,
     ),
@@ -188,7 +188,7 @@ RULES = (
     ),
     _rule(
         "Which rows there are depends on every set on the way",
-        "machine.levels:levels_of",
+        "machine.records:levels_of",
         "(*levels, found.where) if found.where else levels",
         "(found.where,) if found.where else ()",
         seed=39,

@@ -11,7 +11,7 @@ import pytest
 
 from venus.broker.machine import half, records
 from venus.broker.machine.business import Business
-from venus.broker.machine.retention import Mark, thin
+from venus.broker.machine.consumers import Mark, thin
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.store.rocks import Batch
 from venus.model import Verdict

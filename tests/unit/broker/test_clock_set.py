@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from venus.broker.machine.retention import Mark, forget_tombstones_below, thin
+from venus.broker.machine.consumers import Mark, forget_tombstones_below, thin
 from venus.broker.snapshot.scrub import PASS_EVERY_S, Scrub
 
 DAY_US, HOUR_US, MINUTE_US = 86_400 * 10**6, 3600 * 10**6, 60 * 10**6

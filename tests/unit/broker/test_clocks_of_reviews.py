@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.half import Half, State
+from venus.broker.machine.half import Half, Shared, State
 from venus.broker.machine.machine import Applied
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.machine.sharing import Shared
 from venus.broker.pipeline.publisher import Publisher
 
 

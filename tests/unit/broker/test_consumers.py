@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from venus.broker.machine import consumers, records, retention
+from venus.broker.machine import consumers, records
 from venus.broker.machine.consumers import AWAY_STEP_MAX_US, Consumer, kept_for
 
 
@@ -29,7 +29,7 @@ def consumer(acknowledged: int, kept: int | None = None, *, token: int = 0, tran
     ],
 )
 def test_the_trim_point_is_the_slowest_of_those_who_count(found: list[Consumer], pins: list[int], point: int) -> None:
-    assert retention.trim_point(100, kept_for(found), pins) == point
+    assert consumers.trim_point(100, kept_for(found), pins) == point
 
 
 @pytest.mark.parametrize(

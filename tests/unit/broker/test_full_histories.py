@@ -17,8 +17,7 @@ from tests.support.stored import HEAD
 from venus.broker.machine import folding
 from venus.broker.machine.folding import Found, Section, Write
 from venus.codec.changes import EMPTY
-from venus.codec.headed import pack
-from venus.codec.packed import Packed
+from venus.codec.packed import Packed, pack
 from venus.codec.stored import StoredRows
 from venus.model import ChangeKind
 

@@ -14,8 +14,7 @@ import pytest
 
 from tests.support.half_histories import Network, World, histories
 from venus.broker.machine import half
-from venus.broker.machine.half import Half, State
-from venus.broker.machine.sharing import Shared
+from venus.broker.machine.half import Half, Shared, State
 from venus.model import Verdict
 
 HISTORIES = 800

@@ -11,9 +11,8 @@ import pytest
 from tests.support.brokers import wait_for
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.health import NEARLY_FULL, SLOW_SYNC_S, Health, trouble
-from venus.broker.store.rocks import Store
+from venus.broker.store.rocks import Store, Syncs
 from venus.broker.store.space import Space
-from venus.broker.store.syncs import Syncs
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.replication.messages import Swapped
 from venus.replication.records import Leadership, LiveBroker, Member

@@ -11,9 +11,8 @@ import pytest
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer
-from venus.broker.machine.half import Half, State
+from venus.broker.machine.half import Half, Shared, State
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.machine.sharing import Shared
 from venus.broker.queue import places
 from venus.broker.status.broker_status import StatusReport
 from venus.broker.status.naming import ANSWER_MAX, EACH_MIN, NAMED_MAX, Naming

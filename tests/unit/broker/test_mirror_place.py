@@ -11,8 +11,7 @@ from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.mirrors.lag import Lag
 from venus.broker.mirrors.place import Place, absent, later_cut, path_of, refusal, short_of, wanted
-from venus.broker.queue.cutting import Cut, OpenBatch
-from venus.broker.queue.only import Part
+from venus.broker.queue.cutting import Cut, OpenBatch, Part
 from venus.network.labels import is_wanted
 from venus.wire import broker_pb2, change_pb2
 

@@ -13,8 +13,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.queue import cutting
-from venus.broker.queue.cutting import ENTRY_BYTES, OPEN_BYTES, OPEN_PRICE, Cut, OpenBatch
-from venus.broker.queue.only import Part
+from venus.broker.queue.cutting import ENTRY_BYTES, OPEN_BYTES, OPEN_PRICE, Cut, OpenBatch, Part
 from venus.codec.packed import Packed
 from venus.network.row_filters import at_cut, configured, fitted
 from venus.wire import change_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.broker.machine.sharing import Shared
+from venus.broker.machine.half import Shared
 
 #: Which version to go on from, and how: append, or take the run from one place to another.
 STEPS = st.lists(st.tuples(st.integers(0, 99), st.sampled_from("aaars"), st.integers(-3, 9), st.integers(-3, 9)))

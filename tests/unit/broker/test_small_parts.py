@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from venus.broker.log import entry
-from venus.broker.machine import queue_index, retention
+from venus.broker.machine import consumers, queue_index
+from venus.broker.machine.consumers import Mark
 from venus.broker.machine.queue_index import Placed, Tail
-from venus.broker.machine.retention import Mark
 from venus.broker.machine.review_schedule import ASKED_MAX, Reviews, pause_s
 from venus.broker.queue.buffer import ENTRY_BYTES, Buffer
 from venus.broker.store import keys
@@ -39,13 +39,13 @@ def test_a_review_that_reached_nobody_does_not_count() -> None:
 def test_tombstones_are_dated_by_marks() -> None:
     marks: list[Mark] = []
     for hour in range(60):
-        marks = retention.thin(marks, Mark(at_us=hour * 3600 * 10**6, sequence=hour * 10, next_offset=hour * 5))
+        marks = consumers.thin(marks, Mark(at_us=hour * 3600 * 10**6, sequence=hour * 10, next_offset=hour * 5))
 
     now = 59 * 3600 * 10**6
-    assert retention.forget_tombstones_below(marks, 10**9, now) == 350  # 24 h before
-    assert retention.forget_tombstones_below(marks, 100, now) == 200  # a consumer is still there
-    assert retention.forget_tombstones_below(marks, 10**9, DAY_US // 2) == 0
-    assert retention.thin(marks, Mark(at_us=marks[-1].at_us + 1, sequence=0, next_offset=0)) is marks
+    assert consumers.forget_tombstones_below(marks, 10**9, now) == 350  # 24 h before
+    assert consumers.forget_tombstones_below(marks, 100, now) == 200  # a consumer is still there
+    assert consumers.forget_tombstones_below(marks, 10**9, DAY_US // 2) == 0
+    assert consumers.thin(marks, Mark(at_us=marks[-1].at_us + 1, sequence=0, next_offset=0)) is marks
 
 
 def body(n: int) -> bytes:

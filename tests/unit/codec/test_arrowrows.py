@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.feed import INT, TEXT, column, put, section, table
-from venus.codec.arrowrows import Misfit, Shape
-from venus.codec.arrowtypes import arrow_type
+from venus.codec.arrowrows import Misfit, Shape, arrow_type
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout
 from venus.errors import ConfigError

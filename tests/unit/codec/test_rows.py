@@ -14,10 +14,8 @@ from tests.unit.codec import plain
 from venus.codec import few
 from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
 from venus.codec.copytext import from_copy, from_copy_noted, keys_to_copy, messages_to_copy, to_copy
-from venus.codec.headed import pack, put_together
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
-from venus.codec.pieces import position_type
+from venus.codec.packed import Packed, pack, position_type, put_together
 from venus.codec.schema import message_class
 from venus.errors import ProtocolError
 from venus.model import Kind, TableSchema

@@ -14,8 +14,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.codec import plain
-from venus.codec.descriptor import field_names, row_message
-from venus.codec.schema import canonical_json, file_descriptor, fingerprint, from_wire, message_class, to_wire
+from venus.codec.schema import (
+    canonical_json,
+    field_names,
+    file_descriptor,
+    fingerprint,
+    from_wire,
+    message_class,
+    row_message,
+    to_wire,
+)
 from venus.errors import ProtocolError
 from venus.model import (
     UNFINISHED,

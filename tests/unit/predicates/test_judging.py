@@ -17,9 +17,8 @@ from venus.adapters.under.fold import Rows
 from venus.adapters.under.judging import judged
 from venus.codec.chunk import FullRows
 from venus.codec.filtering import full_inside, inside_of
-from venus.codec.headed import put_together
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import Packed, put_together
 from venus.codec.stored import HEAD_BYTES, StoredRows, heads_of
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.predicates.judging import within

@@ -18,8 +18,7 @@ from venus.adapters.targets.parquet.files import state_schema
 from venus.adapters.targets.parquet.follow import REFRESH_PART, WAITING_MAX, Refreshes
 from venus.adapters.targets.parquet.layout import folder_name, root_of
 from venus.adapters.targets.parquet.net import Net, evolves, live_rows, net_of, untouched
-from venus.codec.arrowchanges import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE
-from venus.codec.arrowrows import Shape
+from venus.codec.arrowrows import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, Shape
 from venus.model import Kind, LogicalType
 
 INT4 = LogicalType(kind=Kind.INT, length=4)

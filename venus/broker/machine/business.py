@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from venus.broker.log.entry import Entry
 from venus.broker.log.log import Log
 from venus.broker.machine import half
-from venus.broker.machine.consumers import Consumer
+from venus.broker.machine.consumers import Consumer, Mark
 from venus.broker.machine.envelope import Envelope, Version
-from venus.broker.machine.epochs import Epochs
-from venus.broker.machine.queue_index import Tail
-from venus.broker.machine.retention import Mark
+from venus.broker.machine.queue_index import Epochs, Tail
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.steps import Step
 

@@ -18,8 +18,7 @@ from enum import Enum, auto
 
 import numpy as np
 
-from venus.codec.headed import put_together
-from venus.codec.packed import Packed
+from venus.codec.packed import Packed, put_together
 from venus.codec.stored import HEAD, HEAD_BYTES, TOMBSTONE, heads_of
 from venus.model import ChangeKind
 

@@ -1,7 +1,8 @@
 """What a committed entry does to a business: the only place that changes one.
 
 An entry is applied once the high watermark has reached it, and by the same steps when it is replayed after a crash.
-All effects go into one write batch together with the new `applied` index, so the store never holds half of them.
+All effects go into one write batch together with the new `applied` index, so the store never holds half of them. Rows
+of a mirror's full data are counted here; the materialiser writes them.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from venus.broker.log.entry import WITH_ENVELOPE, Entry, EntryKind
-from venus.broker.machine import epochs, full_data, loss, queue_index, records, retention
+from venus.broker.machine import consumers, loss, queue_index, records
 from venus.broker.machine.business import Business, Pending, TableFigures
-from venus.broker.machine.consumers import Consumer
+from venus.broker.machine.consumers import Consumer, Mark
 from venus.broker.machine.envelope import Envelope, envelope, parse
 from venus.broker.machine.half import Half
-from venus.broker.machine.retention import Mark
 from venus.broker.machine.steps import Step, step
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
+from venus.codec.chunk import decode_chunk
+from venus.wire import mirror_pb2
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ def _decide(business: Business, entry: Entry, taken: Step, batch: Batch, applied
         business.count("commits")
         after = taken.after
         mark = Mark(at_us=entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
-        business.marks = retention.thin(business.marks, mark)
+        business.marks = consumers.thin(business.marks, mark)
     for gone in (*taken.removed, *(found for _, found in taken.placed)):
         business.envelopes.pop(gone.batch_no, None)
         batch.delete(keys.STATE, keys.half_key(business.number, gone.batch_no))
@@ -156,12 +158,12 @@ def _apply_mirrored(business: Business, pending: Pending, taken: Step, batch: Ba
         case EntryKind.MIRRORED:
             _mirror(business, pending, taken, batch, applied)
         case EntryKind.FULL_BEGIN:
-            full_data.begin(business, body, batch)
+            begin(business, body, batch)
             applied.settled.extend(found.batch_no for found in taken.before.halves)
             applied.placed.clear()
             applied.begun_again, applied.filled_to = True, pending.index
         case EntryKind.FULL_ROWS:
-            full_data.count(business, body, batch)
+            count(business, body, batch)
             applied.filled_to = pending.index
         case EntryKind.FULL_END:
             applied.filled_to = pending.index
@@ -177,7 +179,7 @@ def _mirror(business: Business, pending: Pending, taken: Step, batch: Batch, app
         business.count("mirrored_batches")
     after = taken.after
     mark = Mark(at_us=pending.entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
-    business.marks = retention.thin(business.marks, mark)
+    business.marks = consumers.thin(business.marks, mark)
 
 
 def _begin_epoch(business: Business, epoch: int, offset: int) -> None:
@@ -186,7 +188,7 @@ def _begin_epoch(business: Business, epoch: int, offset: int) -> None:
     Not while it is in doubt what is missing, nor for that itself: a consumer may have applied it under older epochs.
     """
     if epoch > business.epoch_at_end:
-        business.epochs = epochs.begun(business.epochs, epoch, offset, business.log_start)
+        business.epochs = queue_index.begun(business.epochs, epoch, offset, business.log_start)
 
 
 def _place(
@@ -262,3 +264,40 @@ def _follow_consumer(business: Business, group: str, found: Consumer | None) -> 
             business.consumers[group] = found
         else:
             business.consumers.pop(group, None)
+
+
+def begin(business: Business, body: bytes, batch: Batch) -> None:
+    """Let go of queue, tables and versions, and begin at the cut."""
+    said = mirror_pb2.MirrorBegin.FromString(body)
+    number = business.number
+    batch.delete_range(keys.QUEUE, keys.queue_key(number, 0), keys.queue_key(number + 1, 0))
+    business.envelopes.clear()  # an old home's: what it has not decided is decided at the new one
+    for prefix in (keys.table_prefix(number), keys.schema_prefix(number), keys.half_prefix(number)):
+        batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
+    business.tables, business.schemas = {}, set()
+    for schema in said.schemas:
+        business.schemas.add((schema.table_id, schema.version))
+        value = records.encode_schema(0, schema.SerializeToString())
+        batch.put(keys.STATE, keys.schema_key(number, schema.table_id, schema.version), value)
+        business.tables[schema.table_id] = TableFigures(namespace=schema.namespace, name=schema.name)
+    for table_id, figures in business.tables.items():
+        records.save_table(batch, number, table_id, figures)
+    business.log_start = said.offset
+    business.nbytes_trimmed = business.nbytes
+    # the last change below the cut is of this epoch: who is at the cut in an older one had another history
+    business.epochs = ((said.epoch, max(said.offset, 1) - 1),) if said.epoch else ()
+    business.marks = []
+
+
+def count(business: Business, body: bytes, batch: Batch) -> None:
+    """Count rows that have come."""
+    chunk = decode_chunk(body)
+    rows = len(chunk.rows)
+    business.count("filled_rows", rows)
+    if not rows:
+        return
+    figures = business.tables.get(chunk.table_id, TableFigures())
+    newest = max(figures.last_sequence, int(chunk.rows.sequences.max()))
+    figures = replace(figures, rows=figures.rows + rows, last_sequence=newest)
+    business.tables[chunk.table_id] = figures
+    records.save_table(batch, business.number, chunk.table_id, figures)

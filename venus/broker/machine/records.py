@@ -14,14 +14,16 @@ from venus.broker.log.entry import body_of
 from venus.broker.log.log import Log
 from venus.broker.machine import half, home, loss, mirror
 from venus.broker.machine.business import Business, Materialised, TableFigures
-from venus.broker.machine.consumers import Consumer
+from venus.broker.machine.consumers import Consumer, Mark
 from venus.broker.machine.envelope import envelope, parse
-from venus.broker.machine.retention import Mark
+from venus.broker.machine.mirror import Mirror
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.store import keys
 from venus.broker.store.files import damaged
 from venus.broker.store.rocks import Batch, Store
 from venus.model import Verdict
+from venus.network import row_filters
+from venus.network.rows_identity import Levels
 from venus.replication.terms import TermCache
 from venus.rpc.limits import NUMBER_MAX
 from venus.wire import change_pb2
@@ -296,3 +298,29 @@ def save_table(batch: Batch, business: int, table_id: int, figures: TableFigures
         "rows": figures.rows,
     }
     batch.put(keys.STATE, keys.table_key(business, table_id), json.dumps(record).encode())
+
+
+def encode_heard(begin: int, above: str, levels: Levels) -> bytes:
+    """Return what is stored of a set above since the full data that began with a log entry."""
+    filters = [[{"table": f.table, "predicate": f.predicate, "tables": f.tables} for f in level] for level in levels]
+    return json.dumps({"begin": begin, "set": above, "levels": filters}).encode()
+
+
+def levels_of(store: Store, business: int, found: Mirror | None) -> tuple[str, Levels | None]:
+    """Return the set that is followed, and the filters from the home down to here; None = they are not known."""
+    if found is None:
+        return "", ()
+    above, levels = found.set, found.above
+    heard = store.get(keys.STATE, keys.levels_key(business))
+    record = json.loads(heard) if heard is not None else {}
+    if record.get("begin") == found.begin:
+        above, levels = record["set"], tuple(row_filters.decode(level) for level in record["levels"])
+    if levels is None:
+        return above, None
+    return above, (*levels, found.where) if found.where else levels
+
+
+def stored_levels(store: Store, business: int) -> Levels | None:
+    """Return the same of a store that nobody writes to, such as a checkpoint."""
+    record = json.loads(store.get(keys.STATE, keys.core_key(business)) or b"{}")
+    return levels_of(store, business, mirror.decode(record.get("mirror")))[1]

@@ -1,4 +1,4 @@
-"""What an entry does to the half messages, without any I/O.
+"""What an entry does to the state of a business: the rules of every kind of entry. Pure.
 
 The same step is taken twice: at the log's end, to decide what may follow (the *proposed* state), and at the high
 watermark, when the machine applies the entry (the *applying* state).
@@ -6,13 +6,18 @@ watermark, when the machine applies the entry (the *applying* state).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from venus.broker.log.entry import Entry, EntryKind
-from venus.broker.machine import half, home, mirroring, passing_over
+from venus.broker.machine import filter_wire, half, loss
+from venus.broker.machine import home as homes
 from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.half import Half, State
-from venus.codec.chunk import decode_chunk
+from venus.broker.machine.home import Home
+from venus.broker.machine.mirror import Mirror
+from venus.codec.chunk import Chunk, Totals, decode_chunk
 from venus.model import Verdict
 from venus.wire import mirror_pb2
 
@@ -48,12 +53,12 @@ def step(state: State, index: int, entry: Entry, content: Envelope | None) -> St
             return Step(before=state, after=half.raise_epoch(state, record["epoch"], record["producer"]))
         case EntryKind.LOST:
             assert content is not None, "a LOST has an envelope"
-            after, placed = passing_over.pass_over(state, _half(index, entry, content))
+            after, placed = pass_over(state, _half(index, entry, content))
             return Step(before=state, after=after, placed=placed)
         case EntryKind.TERM if terms := entry.record.get("unclean"):
-            return Step(before=state, after=passing_over.doubt(state, terms))
+            return Step(before=state, after=doubt(state, terms))
         case EntryKind.CLOSED:
-            return Step(before=state, after=passing_over.close(state, entry.record))
+            return Step(before=state, after=close(state, entry.record))
         case EntryKind.CONSUMER | EntryKind.TERM:
             return Step(before=state, after=state)
         case _:
@@ -65,19 +70,19 @@ def _mirror_step(state: State, index: int, entry: Entry, content: Envelope | Non
     match entry.kind:
         case EntryKind.MIRRORED:
             assert content is not None, "a MIRRORED has an envelope"
-            after, placed = mirroring.mirrored(state, entry.epoch, _half(index, entry, content))
+            after, placed = mirrored(state, entry.epoch, _half(index, entry, content))
             return Step(before=state, after=after, placed=placed)
         case EntryKind.FULL_BEGIN:
-            return Step(before=state, after=mirroring.begin(index, mirror_pb2.MirrorBegin.FromString(entry.body)))
+            return Step(before=state, after=begin(index, mirror_pb2.MirrorBegin.FromString(entry.body)))
         case EntryKind.FULL_END:
-            return Step(before=state, after=mirroring.end(state, index))
+            return Step(before=state, after=end(state, index))
         case EntryKind.HOME:
-            found = home.decode(entry.record)
+            found = homes.decode(entry.record)
             assert found is not None, "a HOME names one"
-            return Step(before=state, after=mirroring.moved(state, found))
+            return Step(before=state, after=moved(state, found))
         case _:
             assert entry.kind is EntryKind.FULL_ROWS, "every kind has a step"
-            return Step(before=state, after=mirroring.rows(state, decode_chunk(entry.body)))
+            return Step(before=state, after=rows(state, decode_chunk(entry.body)))
 
 
 def _half(index: int, entry: Entry, content: Envelope) -> Half:
@@ -91,3 +96,102 @@ def _half(index: int, entry: Entry, content: Envelope) -> Half:
         index=index,
         lost=content.lost or content.left_out,
     )
+
+
+def doubt(state: State, terms: Iterable[int]) -> State:
+    """Note that leaders of these terms lacked what was acknowledged before, as far as anybody knows."""
+    losses = state.losses
+    for term in terms:
+        losses = loss.begun(losses, term, state.next_offset, state.last_batch + 1)
+    return replace(state, losses=losses)
+
+
+def close(state: State, record: Mapping[str, Any]) -> State:
+    """Close windows of promotions: a group's target was compared and repaired, or an operator gives them up."""
+    if record.get("given_up"):
+        return replace(state, losses=loss.given_up(state.losses, record["home_terms"]))
+    after = loss.closed(state.losses, record["home_terms"], group=record["group"], groups=record["groups"])
+    return replace(state, losses=after)
+
+
+def pass_over(state: State, missing: Half) -> tuple[State, tuple[tuple[int, Half], ...]]:
+    """Go on behind what is missing: `missing` is the source's newest batch, with the offsets of all that are."""
+    assert not state.halves, "what is undecided is decided before"
+    end_offset = state.next_offset + missing.lost
+    losses = loss.measured(
+        state.losses,
+        first_offset=state.next_offset,
+        end_offset=end_offset,
+        first_batch=state.last_batch + 1,
+        last_batch=missing.batch_no,
+        rows=missing.first_sequence - 1 - state.last_sequence if missing.lost else 0,
+    )
+    if not missing.lost:
+        return replace(state, losses=losses), ()
+    after = replace(
+        state,
+        last_batch=missing.batch_no,
+        last_sequence=missing.last_sequence,
+        next_offset=end_offset,
+        losses=losses,
+    )
+    return after, ((state.next_offset, missing),)
+
+
+def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
+    """Return the state at the cut; nothing of what was there before stays."""
+    mirror = Mirror(
+        set=said.set, network=said.network, only=tuple(said.only), begin=index, offset=said.offset,
+        sequence=said.sequence, rows=said.rows, reason=said.reason, snapshot=said.snapshot_id,
+        where=filter_wire.from_wire(said.where),
+        above=filter_wire.levels_from_wire(said.levels) if said.HasField("levels") else None,
+    )  # fmt: skip
+    return State(
+        epoch=said.epoch, last_batch=said.last_batch, last_sequence=said.sequence, next_offset=said.offset,
+        mirror=mirror, home=homes.heard(said.home),
+    )  # fmt: skip
+
+
+def rows(state: State, chunk: Chunk) -> State:
+    """Note how far the full data is here."""
+    mirror = state.mirror
+    assert mirror is not None, "rows come of full data that has begun"
+    so_far = Totals(mirror.split_rows, mirror.split_digest)
+    so_far.add(chunk.rows)
+    after = replace(mirror, chunks=mirror.chunks + 1, rows_done=mirror.rows_done + len(chunk.rows))
+    if chunk.end:
+        after = replace(after, split=mirror.split + 1, after="", split_rows=0, split_digest=0)
+    else:
+        last = chunk.last.hex() or mirror.after
+        after = replace(after, after=last, split_rows=so_far.rows, split_digest=so_far.digest)
+    return replace(state, mirror=after)
+
+
+def end(state: State, index: int) -> State:
+    """Note that every row of the full data is in the log."""
+    assert state.mirror is not None, "full data ends that has begun"
+    return replace(state, mirror=replace(state.mirror, end=index, snapshot=""))
+
+
+def mirrored(state: State, epoch: int, batch: Half) -> tuple[State, tuple[tuple[int, Half], ...]]:
+    """Add a batch at the offsets that it has above: the next ones."""
+    after = replace(
+        state,
+        epoch=max(state.epoch, epoch),
+        last_batch=batch.batch_no,
+        last_sequence=batch.last_sequence,
+        next_offset=state.next_offset + batch.offsets,
+    )
+    return after, ((state.next_offset, batch),)
+
+
+def moved(state: State, home: Home) -> State:
+    """Take in which set is the home from now on.
+
+    A mirror that becomes it may lack what the old one had: its producers are asked. An old home lets go of the part
+    that it had as a mirror, if it ever was one: it must take the full data before it follows.
+    """
+    if home.here:
+        losses = loss.promoted(state.losses, home.term, state.next_offset, state.last_batch + 1)
+        return replace(state, home=home, losses=losses)
+    return replace(state, home=home, mirror=state.mirror if state.is_mirror else None)

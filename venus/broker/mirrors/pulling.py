@@ -15,8 +15,8 @@ from venus.broker.core import Core
 from venus.broker.machine import filter_wire
 from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
-from venus.broker.machine.levels import levels_of
 from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.records import levels_of
 from venus.broker.mirrors.calls import (
     Acknowledge,
     Calls,

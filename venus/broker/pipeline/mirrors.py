@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.levels import encode_heard
+from venus.broker.machine.records import encode_heard
 from venus.broker.pipeline import mirror_commands
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import Group

@@ -6,14 +6,13 @@ import json
 import logging
 from collections.abc import Callable
 
-from venus.broker.log.upgrade import UPGRADES
+from venus.broker.log.upgrade import UPGRADES, check_format
 from venus.broker.machine import machine, queue_index, records
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.forgetting import put_removal, put_state_removal
 from venus.broker.pipeline.halting import halt
 from venus.broker.queue import places as queue
 from venus.broker.store import keys
-from venus.broker.store.format import check_format
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError
 

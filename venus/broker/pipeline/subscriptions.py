@@ -12,9 +12,8 @@ from venus.broker.pipeline.consumer_groups import ConsumerGroups
 from venus.broker.pipeline.failstop import Guard
 from venus.broker.queue import early_delivery, reader
 from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.cutting import Cut
+from venus.broker.queue.cutting import Choice, Cut
 from venus.broker.queue.early_delivery import Sent
-from venus.broker.queue.only import Choice
 from venus.broker.queue.reader import ReadResult
 from venus.broker.queue.rows_here import RowsHere
 from venus.broker.store.rocks import Store

@@ -1,11 +1,11 @@
-"""Trimming the queue and the log: retention.py decides how far, this removes it, in the commit thread."""
+"""Trimming the queue and the log: machine/consumers.py decides how far, this removes it, in the commit thread."""
 
 from __future__ import annotations
 
 import logging
 
 from venus.broker.log.entry import EntryKind, note
-from venus.broker.machine import consumers, epochs, queue_index, retention
+from venus.broker.machine import consumers, queue_index
 from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer, kept_for
 from venus.broker.machine.records import consumer_record
@@ -32,7 +32,7 @@ def trim(
         return 0, 0
     if (mirror := business.applying.mirror) is not None and business.log.start <= mirror.end:
         return _trim_full_data(group, business, mirror.end, backlog)
-    point = retention.trim_point(business.materialised.offset, kept_for(business.attached()), pins)
+    point = consumers.trim_point(business.materialised.offset, kept_for(business.attached()), pins)
     first_needed = places.at(store, business, point)
     needed_from = first_needed.before if first_needed else business.nbytes
     target = needed_from - retain_bytes
@@ -46,7 +46,7 @@ def trim(
     number, first_index = business.number, business.log.start
     group.batch.delete_range(keys.QUEUE, keys.queue_key(number, business.log_start), keys.queue_key(number, start))
     business.log.trim(group.batch, index)
-    business.epochs = epochs.trimmed(business.epochs, last.epoch, last.base_offset, start)
+    business.epochs = queue_index.trimmed(business.epochs, last.epoch, last.base_offset, start)
     business.log_start, business.nbytes_trimmed = start, last.after
     group.changed.add(business)
     group.log_changed.add(business)

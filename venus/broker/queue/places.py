@@ -1,12 +1,16 @@
-"""Where committed batches lie: the one reader of the column family `queue`, for consumers, full data and retention."""
+"""Where committed batches lie, and where an epoch ends.
+
+The only reader of the column family `queue`, for consumers, full data and retention.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from venus.broker.machine import queue_index
 from venus.broker.machine.business import Business
-from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.queue_index import EPOCHS_MAX, Placed
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 
@@ -67,3 +71,26 @@ def _start(store: Store, business: Business, offset: int) -> bytes:
 def _stored(store: Store, business: Business, first: bytes, limit: int | None = None) -> Iterator[Placed]:
     for key, value in store.scan(keys.QUEUE, first, keys.queue_key(business.number + 1, 0), limit=limit):
         yield queue_index.decode(keys.queue_offset(key), value)
+
+
+def end_of(store: Store, business: Business, epoch: int) -> int:
+    """Return the offset where a consumer of that epoch must have stopped at the latest (KIP-320)."""
+    epochs = business.epochs
+    i = bisect_right(epochs, epoch, key=lambda found: found[0])
+    if i == len(epochs):
+        return business.visible_offset
+    if i == 1 and len(epochs) >= EPOCHS_MAX:  # there may have been others in between
+        return _first_above(store, business, epoch, max(business.log_start, epochs[0][1]), epochs[1][1])
+    return epochs[i][1]
+
+
+def _first_above(store: Store, business: Business, epoch: int, low: int, high: int) -> int:
+    """Return where the first batch of a newer epoch begins, `high` if none from `low` on is: epochs never fall."""
+    while low < high:
+        middle = (low + high) // 2
+        place = stored_at(store, business, middle)
+        if place is not None and place.epoch > epoch:
+            high = place.base_offset
+        else:
+            low = max(middle + 1, place.next_offset if place is not None else 0)
+    return high

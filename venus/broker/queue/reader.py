@@ -1,4 +1,7 @@
-"""The incremental interface (offset >= 0): committed batches from an offset on, from memory or from the log."""
+"""The incremental interface (offset >= 0): committed batches from an offset on, from memory or from the log.
+
+A mirror serves no reader while its full data is incomplete.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,31 @@ from venus.broker.machine import home, loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import read_body
-from venus.broker.queue import epochs, filled, places
+from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.queue.early_delivery import There
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed, Unavailable
 from venus.wire import broker_pb2
+
+
+def unfilled(business: Business) -> Unavailable:
+    """Return the error for whoever wants to read it."""
+    mirror = business.committed.mirror
+    rows = business.counters["filled_rows"]
+    of = f" of about {mirror.rows}" if mirror is not None and mirror.rows else ""
+    source = f" from set {mirror.set}" if mirror is not None else ""
+    return Unavailable(
+        f"{business.name}: this mirror is taking the full data{source}, {rows} rows{of} so far",
+        hint="it is served by itself once it is whole; `venus status` shows how far it is",
+    )
+
+
+def check_filled(business: Business) -> None:
+    """Raise Unavailable while the full data of a mirror is on its way."""
+    if not business.is_filled:
+        raise unfilled(business)
+
 
 #: So many batches that do not concern the reader are passed over in one call.
 PASSED_MAX = 4096
@@ -35,7 +57,7 @@ def check(store: Store, business: Business, offset: int, epoch: int, *, knows_en
 
     A replica that does not know the end of what is safe has not caught up with the consumer: Unavailable.
     """
-    filled.check(business)
+    check_filled(business)
     if business.committed.is_mirror:  # one that is behind may know already what has diverged
         _check_epoch(store, business, offset, epoch)
         _check_newer(business, offset, epoch)
@@ -53,7 +75,7 @@ def check(store: Store, business: Business, offset: int, epoch: int, *, knows_en
 
 
 def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> None:
-    end = epochs.end_of(store, business, epoch) if epoch else offset
+    end = places.end_of(store, business, epoch) if epoch else offset
     ended = end < business.visible_offset or not business.committed.is_mirror
     if offset > end and ended:
         raise OffsetDiverged(
@@ -80,7 +102,7 @@ def _check_newer(business: Business, offset: int, epoch: int) -> None:
 
 def in_range(business: Business, offset: int) -> None:
     """Raise OffsetTrimmed or OffsetDiverged if the queue does not have the offset; Unavailable while that is open."""
-    filled.check(business)
+    check_filled(business)
     if offset < business.log_start:
         raise OffsetTrimmed(
             f"{business.name}: offset {offset} is gone, the queue starts at {business.log_start}", hint=_FULL_HINT

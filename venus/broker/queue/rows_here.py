@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 from venus.broker.machine import filter_wire
 from venus.broker.machine.business import Business
-from venus.broker.machine.levels import levels_of
-from venus.broker.machine.records import schemas_of
-from venus.broker.queue.only import Choice
+from venus.broker.machine.records import levels_of, schemas_of
+from venus.broker.queue.cutting import Choice
 from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec
 from venus.errors import OffsetTrimmed, OtherRows

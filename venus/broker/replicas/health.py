@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from venus.broker.store.rocks import Store
+from venus.broker.store.rocks import Store, Syncs
 from venus.broker.store.space import Space
-from venus.broker.store.syncs import Syncs
 
 #: Below so many times the free space at which writes are refused, somebody with more room should lead.
 NEARLY_FULL = 2

@@ -17,8 +17,8 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.machine import filter_wire
+from venus.broker.queue.cutting import Choice
 from venus.broker.queue.early_delivery import Sent
-from venus.broker.queue.only import Choice
 from venus.broker.service.chunks import Chunks
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us

@@ -37,7 +37,7 @@ from venus.broker.service.traffic import Traffic
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.service.traffic_watch import TrafficWatch
 from venus.broker.service.watching import Watch, keep_watch
-from venus.broker.store import privacy
+from venus.broker.store import space
 from venus.clocks import steady
 from venus.collector import settle
 from venus.config import Broker, Settings
@@ -255,7 +255,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     descriptors.raise_limit()  # connections must not take those of the store
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    os.umask(privacy.UMASK)  # RocksDB makes its files itself
+    os.umask(space.UMASK)  # RocksDB makes its files itself
 
     def ready(addresses: Addresses) -> None:
         settle()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Chunk, Sealed, Totals, encode_chunk
-from venus.codec.headed import pack
+from venus.codec.packed import pack
 from venus.codec.stored import StoredRows
 from venus.wire import broker_pb2
 

@@ -15,11 +15,11 @@ from venus.broker.log.entry import EntryKind
 from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.mirror import Mirror
 from venus.broker.machine.records import encode_materialised
-from venus.broker.queue.filled import unfilled
+from venus.broker.queue.reader import unfilled
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 from venus.codec.chunk import decode_chunk
-from venus.codec.headed import put_together
+from venus.codec.packed import put_together
 
 __all__ = ["step", "unfilled"]
 

@@ -17,7 +17,7 @@ from venus.broker.machine.business import Business
 from venus.broker.snapshot import leases
 from venus.broker.snapshot.checkpoints import Checkpoints
 from venus.broker.snapshot.leases import Leases, Pin
-from venus.broker.store import keys, seal
+from venus.broker.store import files, keys
 from venus.broker.store.rocks import Store
 from venus.errors import Refused
 from venus.wire import broker_pb2
@@ -60,7 +60,7 @@ class Holding:
         """Take up the leases found in the store; remove checkpoints that nobody has a lease on."""
         for _, value in store.scan_prefix(keys.STATE, keys.PIN):
             pin = leases.decode(json.loads(value))
-            broken = seal.broken(self.checkpoints.path(pin.directory))
+            broken = files.broken(self.checkpoints.path(pin.directory))
             if broken:
                 logger.warning("snapshot %s is dropped, its loader opens a new one: %s", pin.snapshot_id, broken)
                 self._record(pin.snapshot_id, None)

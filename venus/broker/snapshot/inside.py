@@ -10,7 +10,7 @@ from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.mirror import Mirror
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import decode_materialised, schemas_of
-from venus.broker.queue.filled import unfilled
+from venus.broker.queue.reader import unfilled
 from venus.broker.snapshot.leases import Pin
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from venus.broker.log.upgrade import FORMAT
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
 from venus.broker.queue import places
 from venus.broker.snapshot import rowscan, scavenger, scrub, vouching
-from venus.broker.store import keys, seal, witness
-from venus.broker.store.format import FORMAT
+from venus.broker.store import files, keys, witness
 from venus.broker.store.rocks import Store
 from venus.errors import ConfigError, Corruption, Refused
 
@@ -122,6 +122,6 @@ def _checked(what: str, pieces: Iterator[int], seen: str) -> Checked:
 
 def _snapshots(directory: Path) -> Iterator[Checked]:
     for found in sorted(directory.iterdir()) if directory.is_dir() else ():
-        broken = seal.broken(found)
+        broken = files.broken(found)
         finding = f"{found}: {broken}; a broker drops it, and its loader opens a new one" if broken else ""
         yield Checked(what=f"snapshot {found.name}", seen="as it was made", finding=finding)

@@ -13,7 +13,7 @@ from venus.broker.snapshot.sums import Segment
 from venus.broker.store import keys
 from venus.broker.store.files import damaged
 from venus.broker.store.rocks import Store
-from venus.codec.headed import pack
+from venus.codec.packed import pack
 from venus.codec.stored import Sequences, StoredRows
 from venus.errors import ProtocolError
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from venus.broker.machine import filter_wire
 from venus.broker.machine.business import Business
-from venus.broker.machine.levels import stored_levels
-from venus.broker.queue.filled import check
+from venus.broker.machine.records import stored_levels
+from venus.broker.queue.reader import check_filled
 from venus.broker.snapshot import choosing, inside, splits
 from venus.broker.snapshot.holding import NAMELESS, Holding, shown
 from venus.broker.snapshot.leases import Pin
@@ -116,7 +116,7 @@ class Snapshots:
 
         Raises Unavailable while a mirror has no full data, Overloaded while too many have leases.
         """
-        check(business)
+        check_filled(business)
         lease_s = self._holding.lease_s(request.lease_s)
         with self._making:
             self._check_leases(business, request.holder)

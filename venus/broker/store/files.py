@@ -1,18 +1,30 @@
-"""The files of a store, looked at before RocksDB opens them: what it would not notice by itself.
+"""The files of a store: checks before RocksDB opens them, the seal of a checkpoint, and the errors of damage.
 
-RocksDB checks the content of its tables and of whole log records. It does not notice that CURRENT is gone (it makes a
-new, empty store over the old one), nor a log file that ends early (`logfile`). Which files must be there at least, the
-witness says.
+RocksDB checks the content of its tables and of whole log records. It does not notice that CURRENT is missing (it makes
+a new, empty store over the old one), nor that a log file ends early. The witness says which files must exist at least.
+
+MANIFEST and write-ahead log consist of blocks of 32 KiB, which hold records of a checksum, a length, a type and a
+payload. RocksDB takes a length that reaches beyond the end of the file for a torn record, and a type that only recycled
+files have for a left-over. Both end the file silently, so one damaged bit drops a record or everything behind it.
+`end_of` distinguishes both from a record that was really torn.
+
+A checkpoint is opened again after a restart of the broker, and loaders read from it. RocksDB checks its tables block by
+block; the seal covers the files that name the tables.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
+import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from venus.broker.store import logfile
-from venus.errors import Corruption
+import xxhash
+
+from venus.errors import ConfigError, Corruption, StorageError
 
 _MANIFEST = "MANIFEST-"
 CORRUPT_HINT = (
@@ -79,10 +91,138 @@ def _check_log(path: Path, log: Path) -> None:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as content:
             try:
-                logfile.end_of(content)
-            except logfile.DamagedLog as error:
+                end_of(content)
+            except DamagedLog as error:
                 raise damaged(path, f"{log.name}: {error}") from None
 
 
 def _has_data(found: Path) -> bool:
     return found.suffix == ".sst" or (found.suffix == ".log" and found.stat().st_size > 0)
+
+
+BLOCK_BYTES = 1 << 15
+_HEADER = struct.Struct("<IHB")
+#: Full, first, middle, last.
+_TYPES = frozenset({1, 2, 3, 4})
+_MASK_DELTA = 0xA282EAD8
+
+
+class DamagedLog(Exception):
+    """A log file has a record that cannot be as it was written."""
+
+
+def end_of(content: bytes | memoryview) -> int:
+    """Return where the last whole record ends; what follows was never written completely. Raises DamagedLog."""
+    size, at = len(content), 0
+    read = _HEADER.unpack_from
+    while True:
+        block_end = (at // BLOCK_BYTES + 1) * BLOCK_BYTES
+        if block_end - at < _HEADER.size:
+            at = block_end  # a trailer, too short for a record
+            continue
+        if size - at < _HEADER.size:
+            return min(at, size)
+        checksum, length, kind = read(content, at)
+        end = at + _HEADER.size + length
+        if kind not in _TYPES:
+            if not any(content[at:]):
+                return at  # a file system may give a file its size before its content
+            raise DamagedLog(f"the record at byte {at} has a type that is never written, {kind}")
+        if end > block_end:
+            raise DamagedLog(f"the record at byte {at} has a length that no block holds, {length}")
+        if end > size:
+            _check_torn(content, at, checksum, kind)
+            return at
+        at = end
+
+
+def _check_torn(content: bytes | memoryview, at: int, checksum: int, kind: int) -> None:
+    """Raise DamagedLog if the record is whole but for its length: its payload is checked at any length."""
+    crc = _step(0xFFFFFFFF, kind)
+    for position in range(at + _HEADER.size, len(content) + 1):
+        if _masked(crc ^ 0xFFFFFFFF) == checksum:
+            raise DamagedLog(f"the record at byte {at} has a damaged length")
+        if position < len(content):
+            crc = _step(crc, content[position])
+
+
+def _masked(crc: int) -> int:
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def _step(crc: int, byte: int) -> int:
+    return (crc >> 8) ^ _CRC32C[(crc ^ byte) & 0xFF]
+
+
+def _table() -> tuple[int, ...]:
+    found = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        found.append(crc)
+    return tuple(found)
+
+
+_CRC32C = _table()
+
+
+NAME = "SEAL"
+
+
+def put(path: Path) -> None:
+    """Seal a checkpoint."""
+    body = json.dumps(_content(path), sort_keys=True).encode()
+    with (path / NAME).open("wb") as file:
+        file.write(xxhash.xxh3_128_digest(body) + body)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def broken(path: Path) -> str:
+    """Return what is wrong with a checkpoint's files, or an empty string."""
+    try:
+        stored = (path / NAME).read_bytes()
+    except FileNotFoundError:
+        return "it has no seal"
+    if xxhash.xxh3_128_digest(stored[16:]) != stored[:16]:
+        return "its seal is damaged"
+    sealed, found = json.loads(stored[16:]), _content(path)
+    for name, was in sealed.items():
+        if name not in found:
+            return f"{name} is missing"
+        if found[name] != was:
+            return f"{name} is not what was written"
+    return ""
+
+
+def _content(path: Path) -> dict[str, str]:
+    """Return the size of each table, and the digest of each other file that RocksDB reads to find them."""
+    found = {}
+    for file in path.iterdir():
+        if file.suffix == ".sst":
+            found[file.name] = str(file.stat().st_size)
+        elif file.suffix == ".log" or file.name == "CURRENT" or file.name.startswith("MANIFEST-"):
+            found[file.name] = xxhash.xxh3_128_hexdigest(file.read_bytes())
+    return found
+
+
+def wrapped(path: Path, error: Exception, verb: str) -> StorageError:
+    """Return what RocksDB said as an error of VENUS; `verb` is what was tried with the store at `path`."""
+    text = str(error)
+    if "Corruption" in text or "checksum mismatch" in text:
+        return Corruption(f"cannot {verb} {path}: {text}", hint=CORRUPT_HINT.format(path=path))
+    return StorageError(
+        f"cannot {verb} {path}: {text}",
+        hint="see to the disk, then start the broker again: nothing acknowledged is lost",
+    )
+
+
+def refuse_to_open(path: Path, error: Exception) -> NoReturn:
+    """Raise what opening the store at `path` failed with: ConfigError if another broker has it, or StorageError."""
+    if "lock" in str(error).lower() and "Corruption" not in str(error):
+        raise ConfigError(
+            f"broker.data_dir {path.parent.resolve()} is in use by another broker",
+            hint="Stop the other broker, or give this one a data_dir of its own.",
+        ) from error
+    raise wrapped(path, error, "open") from error

@@ -1,6 +1,15 @@
-"""How RocksDB is set up: memory, threads, and each column family. The other one that knows rocksdict is rocks.py."""
+"""How RocksDB is set up: memory, priority of its threads, and each column family. Only rocks.py also knows rocksdict.
+
+Merges give way on a busy core (Linux only), because nothing waits for them. Flushes keep their priority: RocksDB delays
+every write while memtables are full. Merges that get too little time delay writes as well, so the full data waits for
+them (snapshot/pacing.py).
+"""
 
 from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
 
 from rocksdict import (
     BlockBasedOptions,
@@ -86,3 +95,20 @@ def of_family(name: str, memory: Memory) -> Options:
     options.set_target_file_size_base(16 << 20)
     options.set_block_based_table_factory(table)
     return options
+
+
+#: How much nicer than the process: a thread 10 nicer has a tenth of another one's share of a busy core.
+NICER_MERGES = 10
+_NICEST = 19
+_TASKS = Path("/proc/self/task")
+_MERGES = "rocksdb:low"
+
+
+def merges_give_way() -> None:
+    """Lower the priority of RocksDB's merges. They start with the first store of the process and serve every one."""
+    with suppress(OSError):  # where threads are hidden, or this is forbidden, they stay as they are
+        nice = min(_NICEST, os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICER_MERGES)
+        for task in _TASKS.iterdir():
+            with suppress(OSError):  # it may have ended
+                if (task / "comm").read_text().startswith(_MERGES):
+                    os.setpriority(os.PRIO_PROCESS, int(task.name), nice)

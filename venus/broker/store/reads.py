@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from venus.broker.store import keys
-from venus.broker.store.failures import wrapped
+from venus.broker.store.files import wrapped
 from venus.errors import StorageError
 
 #: How many rows are taken from an iterator at once while rows are small.

@@ -23,12 +23,44 @@ from typing import Any
 
 from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch
 
-from venus.broker.store import keys, options, seal, threads
-from venus.broker.store.failures import refuse_to_open, wrapped
+from venus.broker.store import files, keys, options
+from venus.broker.store.files import refuse_to_open, wrapped
 from venus.broker.store.reads import Reads
-from venus.broker.store.syncs import Syncs
 from venus.broker.store.witness import Witness
 from venus.errors import Corruption
+
+KEPT = 256
+
+
+class Syncs:
+    """Written by whoever syncs, read by anybody; times are of one monotonic clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._ended: deque[tuple[float, float]] = deque(maxlen=KEPT)  # when, and how long it took
+        self._began: float | None = None
+        #: What the fsyncs since the broker's start took together.
+        self.total_s = 0.0
+
+    def begin(self, now: float) -> None:
+        """Note that an fsync begins."""
+        self._began = now
+
+    def end(self, now: float) -> None:
+        """Note that it has ended."""
+        if self._began is not None:
+            self._ended.append((now, now - self._began))
+            self.total_s += now - self._began
+            self._began = None
+
+    def running_s(self, now: float) -> float:
+        """Return for how long the one under way has lasted; 0 = there is none."""
+        began = self._began
+        return 0.0 if began is None else now - began
+
+    def slower_than(self, seconds: float, since: float) -> int:
+        """Return how many since then took so long or longer."""
+        return sum(took >= seconds for at, took in tuple(self._ended) if at >= since)
+
 
 _CHECKPOINT_CACHE_BYTES = 8 << 20
 #: Keys and values that are written in one call of C: the interpreter's lock is held meanwhile.
@@ -113,7 +145,7 @@ class Store(Reads):
         self._no_cache.fill_cache(False)
         #: The sequence number that it was opened with, and the newest one that is on disk.
         self.opened_at = self.synced = self.sequence
-        threads.merges_give_way()
+        options.merges_give_way()
         self._bear_witness()
 
     @property
@@ -215,7 +247,7 @@ class Store(Reads):
             for view in self._views.values():
                 view.flush(True)
             maker.create_checkpoint(str(path))
-            seal.put(path)
+            files.put(path)
         except Exception as error:
             raise wrapped(self.path, error, "make a checkpoint of") from error
         finally:
