@@ -35,7 +35,7 @@ _INTS = {2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 
 
 def arrow_type(logical: LogicalType) -> pa.DataType:
-    """Return the type for values of this kind; text for whatever has no exact counterpart."""
+    """Return the type for values of this kind; text if there is no exact counterpart."""
     match logical.kind:
         case Kind.INT:
             return _INTS.get(logical.length, pa.string())
@@ -64,13 +64,13 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
 
 
 def becomes_text(logical: LogicalType) -> bool:
-    """Whether values that are no text for the source are text here, because no type holds them exactly."""
+    """Whether values that are not text at the source are text here, because no type holds them exactly."""
     textual = logical.kind in (Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.UUID)
     return not textual and arrow_type(logical) == pa.string()
 
 
 def column_type(column: Column, text_columns: frozenset[str] = frozenset()) -> pa.DataType:
-    """Return a column's type; `text_columns` are those that an operator or a misfit has turned into text."""
+    """Return a column's type; `text_columns` are those that an operator or a misfit has changed to text."""
     if column.name in text_columns and column.type.kind is not Kind.BYTES:
         return pa.string()
     return arrow_type(column.type)
@@ -96,7 +96,7 @@ class Misfit(UnsupportedType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The columns of a table that are wanted, and as what."""
+    """The wanted columns of a table, and their Arrow types."""
 
     schema: TableSchema
     columns: tuple[Column, ...]
@@ -104,7 +104,7 @@ class Shape:
 
     @classmethod
     def of(cls, schema: TableSchema, names: Seq[str] = (), text_columns: frozenset[str] = frozenset()) -> Shape:
-        """Return the shape of some columns, or of all in the order of the table."""
+        """Return the shape of the named columns, or of all in the order of the table."""
         by_name = {c.name: c for c in schema.columns}
         for name in (*names, *sorted(text_columns)):
             if name not in by_name:
@@ -114,13 +114,13 @@ class Shape:
 
     @property
     def fields(self) -> list[pa.Field]:
-        """The columns as Arrow describes them; all may be NULL, because a deleted row has its key alone."""
+        """The columns as Arrow fields; all may be NULL, because a deleted row has only its key."""
         return [pa.field(c.name, t) for c, t in zip(self.columns, self.types, strict=True)]
 
     def arrays(self, record_ids: Packed, rows: Packed, version: TableSchema) -> list[pa.Array]:
         """Return the values of rows that were written in `version`. Raises Misfit."""
         cells = ColumnValues.of(record_ids, rows, Layout.of(version))
-        dropped = version.version > self.schema.version  # a column that is not there has been, and is no more
+        dropped = version.version > self.schema.version  # a missing column existed before, and was dropped
         return [self._array(cells, c, t, dropped=dropped) for c, t in zip(self.columns, self.types, strict=True)]
 
     def _array(self, cells: ColumnValues, column: Column, wanted: pa.DataType, *, dropped: bool) -> pa.Array:
@@ -134,7 +134,7 @@ class Shape:
 
 
 class ColumnValues:
-    """The values of some rows of one version, to be taken out column by column."""
+    """The values of some rows of one version, extracted column by column."""
 
     def __init__(self, rows: int, parts: Seq[tuple[Found, Seq[int]]]) -> None:
         self.rows = rows
@@ -143,14 +143,14 @@ class ColumnValues:
 
     @classmethod
     def of(cls, record_ids: Packed, rows: Packed, layout: Layout) -> ColumnValues:
-        """Take rows in two parts, as batches have them."""
+        """Wrap rows in two parts, as in a batch."""
         keys, others = read_keys(record_ids, layout), read_others(rows, len(record_ids), layout)
         first = layout.key_count
         return cls(len(record_ids), [(keys, layout.numbers[:first]), (others, layout.numbers[first:])])
 
     @classmethod
     def of_stored(cls, rows: StoredRows, layout: Layout) -> ColumnValues:
-        """Take rows of the full data where they lie."""
+        """Wrap stored rows of the full data without copying them."""
         return cls(len(rows), [(read_stored(rows.packed, layout, head=HEAD_BYTES), layout.numbers)])
 
     def column(self, number: int) -> pa.Array | None:
@@ -193,7 +193,7 @@ def parsed(raw: pa.Array, column: Column, wanted: pa.DataType) -> pa.Array:
 
 
 def _first_misfit(raw: pa.Array, column: Column, wanted: pa.DataType) -> str:
-    """Find the value; one by one, as nothing goes on after it."""
+    """Return the first value that does not fit, tried one by one."""
     for value in raw:
         try:
             parsed(pa.array([value.as_py()], type=pa.large_binary()), column, wanted)
@@ -203,7 +203,7 @@ def _first_misfit(raw: pa.Array, column: Column, wanted: pa.DataType) -> str:
 
 
 def default_of(column: Column, wanted: pa.DataType, rows: int) -> pa.Array:
-    """Return what rows from before the column have: its default if that is a literal, else NULL."""
+    """Return the values of rows older than the column: its default if that is a literal, else NULL."""
     literal = _LITERAL.fullmatch(column.default_sql.strip())
     if literal is None or column.type.kind is Kind.BYTES:
         return pa.nulls(rows, wanted)
@@ -222,14 +222,14 @@ CHANGE_FIELDS = (
     pa.field(OFFSET, pa.int64()),
     pa.field(SEQUENCE, pa.int64()),
     pa.field(DELETED, pa.bool_()),
-    #: On a marker, which has no key: every row whose newest sequence is below this is gone (TRUNCATE, end of a sweep).
+    #: On a marker, which has no key: rows whose newest sequence is below this are removed (TRUNCATE, end of a sweep).
     pa.field(GONE_BEFORE, pa.int64()),
     pa.field(COMMITTED, pa.timestamp("us", tz="UTC")),
 )
 
 
 def gone_before(section: TableChanges, sequence: int) -> Sequence | None:
-    """Return below which sequence a marker removes rows; None if it removes none."""
+    """Return the sequence below which a marker removes rows; None if it removes none."""
     if section.kind is ChangeKind.TRUNCATE:
         return Sequence(sequence)
     return section.sweep_before if section.kind is ChangeKind.SWEEP_END else None

@@ -1,7 +1,7 @@
-"""A batch between the in-memory form and the bytes that are hashed, stored and delivered untouched (VENUS 3.2).
+"""A batch in memory, and as the bytes that are hashed, stored and delivered unchanged (VENUS 3.2).
 
-The upper adapter encodes, the broker reads at most the head, the under adapter decodes. Change i of a batch, counted
-across its sections, has Sequence first_sequence + i.
+The upper adapter encodes it, the broker reads at most its envelope, the under adapter decodes it. Change i of a batch,
+counted across its sections, has Sequence first_sequence + i.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one half message carries."""
+    """The content of one half message."""
 
     batch_no: BatchNo
     first_sequence: Sequence
@@ -39,7 +39,7 @@ class Batch:
     captured_at_us: int
     schemas: tuple[TableSchema, ...]
     sections: tuple[TableChanges, ...]
-    #: Offsets that it stands for instead of changes: an unclean election has lost them, or a tier has left them out.
+    #: Offsets that it represents instead of changes: an unclean election has lost them, or a tier has left them out.
     lost: int = 0
 
     @property
@@ -49,7 +49,7 @@ class Batch:
 
 
 def encode(batch: Batch) -> bytes:
-    """Return the body. Refuses a batch whose sections do not add up to its count."""
+    """Return the body. Raises ProtocolError if the sections do not add up to the count."""
     _check_count(batch.batch_no, batch.count, batch.sections)
     return wire.BatchBody(
         batch_no=batch.batch_no,
@@ -73,7 +73,7 @@ def decode(body: bytes) -> Batch:
     _check_count(message.batch_no, message.count, sections)
     lost = message.lost or message.left_out
     if lost and message.count:
-        raise ProtocolError(f"batch {message.batch_no} has changes and says that {lost} offsets have none")
+        raise ProtocolError(f"batch {message.batch_no} has changes, and {lost} offsets without changes")
     return Batch(
         batch_no=BatchNo(message.batch_no),
         first_sequence=Sequence(message.first_sequence),
@@ -90,9 +90,9 @@ def decode(body: bytes) -> Batch:
 def _check_count(batch_no: int, count: int, sections: tuple[TableChanges, ...]) -> None:
     total = sum(s.count for s in sections)
     if total != count:
-        raise ProtocolError(f"batch {batch_no} says {count} changes and has {total}")
+        raise ProtocolError(f"batch {batch_no} declares {count} changes and has {total}")
 
 
 def digest(body: bytes) -> int:
-    """Return what the producer signs and every receiver compares."""
+    """Return the digest that the producer sends and every receiver compares."""
     return xxhash.xxh3_64_intdigest(body)

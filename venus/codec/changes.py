@@ -44,7 +44,7 @@ class TableChanges:
 
     @property
     def nbytes(self) -> int:
-        """Roughly what this weighs on the wire."""
+        """Its approximate size on the wire."""
         return len(self.record_ids.data) + len(self.rows.data) + 9 * len(self.record_ids) + 32
 
 
@@ -52,7 +52,7 @@ EMPTY = Packed(b"", np.zeros(0, dtype=np.uint32))
 
 
 def marker(table_id: int, schema_version: int, kind: ChangeKind, sweep_before: int = 0) -> TableChanges:
-    """Return a section that says something about the whole table."""
+    """Return a section that concerns the whole table."""
     return TableChanges(
         table_id=table_id,
         schema_version=schema_version,
@@ -65,7 +65,7 @@ def marker(table_id: int, schema_version: int, kind: ChangeKind, sweep_before: i
 
 
 def changes_to_wire(changes: TableChanges) -> wire.TableChanges:
-    """Return the message; the packed fields are taken as they are."""
+    """Return the message; the packed fields are used unchanged."""
     deleted = changes.is_deleted
     return wire.TableChanges(
         table_id=changes.table_id,
@@ -83,13 +83,13 @@ def changes_to_wire(changes: TableChanges) -> wire.TableChanges:
 
 
 def changes_from_wire(message: wire.TableChanges) -> TableChanges:
-    """Return the section, as views on the message's bytes. Raises ProtocolError if its parts do not fit together."""
+    """Return the section, as views on the message's bytes. Raises ProtocolError if its parts do not match."""
     place = f"changes of table {message.table_id} version {message.schema_version}"
     try:
         kind = ChangeKind(message.kind)
     except ValueError as e:
         raise ProtocolError(
-            f"{place}: kind {message.kind} is unknown to this version", hint="Update the older side first."
+            f"{place}: kind {message.kind} is unknown to this version", hint="update the older side first"
         ) from e
     count = message.count if kind is ChangeKind.CHANGES else 0
     left_out = message.count if kind is ChangeKind.LEFT_OUT else 0

@@ -21,7 +21,7 @@ _MASK_64 = 2**64 - 1
 
 @dataclass(slots=True)
 class Totals:
-    """How many rows of a split there were so far, and which."""
+    """The number and the digest of the rows of a split so far."""
 
     rows: int = 0
     digest: int = 0
@@ -32,7 +32,7 @@ class Totals:
         self.digest = (self.digest + rows_digest(rows.sequences)) & _MASK_64
 
     def include(self, other: Totals) -> None:
-        """Count what was counted elsewhere."""
+        """Add other totals."""
         self.rows += other.rows
         self.digest = (self.digest + other.digest) & _MASK_64
 
@@ -54,13 +54,13 @@ class Sealed:
         return wire.SnapshotChunk(digest=self.digest, body=self.body)
 
     def serialise(self) -> bytes:
-        """Return the bytes of the message; the body is copied once where protobuf copies it three times."""
+        """Return the bytes of the message; this copies the body once, where protobuf copies it three times."""
         digest = wire.SnapshotChunk(digest=self.digest).SerializeToString()
         return b"".join((digest, _field(wire.SnapshotChunk.BODY_FIELD_NUMBER, self.body), self.body))
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return what protobuf has before a field of bytes; fields laid end to end are a message."""
+    """Return the header of a protobuf field of bytes; fields laid end to end are a message."""
     return varint(number << 3 | 2) + varint(len(content))
 
 
@@ -110,7 +110,7 @@ class Chunk:
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
-    """Return the body of a chunk. Raises ProtocolError if it has something else than live rows."""
+    """Return the body of a chunk. Raises ProtocolError if it has a row that is not live."""
     _check(chunk)
     totals = chunk.totals or Totals()
     head = wire.ChunkBody(
@@ -149,14 +149,14 @@ def decode_chunk(body: bytes) -> Chunk:
 
 def _check(chunk: Chunk) -> None:
     if (chunk.rows.heads["flags"] & TOMBSTONE).any():
-        raise ProtocolError(f"chunk {chunk.chunk_no}: table {chunk.table_id} has something else than live rows")
+        raise ProtocolError(f"chunk {chunk.chunk_no}: table {chunk.table_id} has rows that are not live")
 
 
 def rows_digest(sequences: Sequences) -> int:
     """Return a digest of the row versions with these Sequences: the same in any order and in any split.
 
     A Sequence names one version of one row for ever, so the sum of the mixed Sequences (the finaliser of SplitMix64)
-    modulo 2^64 tells which rows these are; that their bytes are right is the business of the chunk's own digest.
+    modulo 2^64 identifies these rows. The digest of the chunk covers their bytes.
     """
     mixed = sequences.astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

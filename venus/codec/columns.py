@@ -1,4 +1,4 @@
-"""Python values column by column to row bytes and back: for sources and targets that do not speak COPY (VENUS 3.2).
+"""Python values column by column to row bytes and back, for sources and targets that do not use COPY (VENUS 3.2).
 
 Values are canonical text as str, bytes for binary columns, None for NULL.
 """
@@ -51,14 +51,14 @@ def _cells(columns: Columns, layout: Layout, expected: int) -> Cells:
 
 
 def _joined(column: Seq[Value], layout: Layout, index: int) -> tuple[bytes, Ints]:
-    """Return a column's values, each behind a zero byte, and where those are."""
+    """Return a column's values, each after a zero byte, and the positions of these bytes."""
     if not column:
         return b"", np.zeros(1, dtype=np.int64)
     binary = layout.binary[index]
     empty: str | bytes = b"" if binary else ""
     values = [empty if v is None else v for v in column] if None in column else column
     try:
-        # The join checks every value's type by itself, and one encoding serves them all.
+        # The join checks the type of every value, and one call encodes them all.
         data = b"\0" + (b"\0".join(values) if binary else "\0".join(values).encode())  # type: ignore[arg-type]
     except (TypeError, UnicodeEncodeError) as e:
         raise _misfit(column, layout, index) from e
@@ -70,7 +70,7 @@ def _joined(column: Seq[Value], layout: Layout, index: int) -> tuple[bytes, Ints
 
 
 def _misfit(column: Seq[Value], layout: Layout, index: int) -> ProtocolError:
-    """Return what is wrong with the first value that does not fit its column."""
+    """Return the error for the first value that does not fit its column."""
     wanted = bytes if layout.binary[index] else str
     place = f"{layout.place}: column {layout.columns[index].name}"
     for row, value in enumerate(column, 1):
@@ -123,6 +123,6 @@ def _texts(values: list[bytes], layout: Layout, index: int) -> list[Value]:
 
 
 def row_as_dict(record_id: bytes, row: bytes, layout: Layout) -> dict[str, Value]:
-    """Return one row by column name, for people: quarantine, status, messages."""
+    """Return one row by column name, for display: quarantine, status, messages."""
     values = to_columns(Packed.of([record_id]), Packed.of([row]), layout)
     return {column.name: value[0] for column, value in zip(layout.columns, values, strict=True)}

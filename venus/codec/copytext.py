@@ -24,7 +24,7 @@ from venus.errors import ProtocolError
 BACKSLASH, LETTER_N, LETTER_X = b"\\Nx"
 _LETTERS = {8: b"b", 9: b"t", 10: b"n", 11: b"v", 12: b"f", 13: b"r", BACKSLASH: b"\\"}
 
-#: By byte: the letter that stands for it behind a backslash. By letter: that byte. 0 = none.
+#: By byte: the letter that represents it after a backslash. By letter: that byte. 0 = none.
 _LETTER_OF = np.zeros(256, dtype=np.uint8)
 _BYTE_OF = np.zeros(256, dtype=np.uint8)
 for _byte, _letter in _LETTERS.items():
@@ -33,7 +33,7 @@ for _byte, _letter in _LETTERS.items():
 
 
 def unescape(cells: Cells, place: str) -> Cells:
-    """Return the cells with NULLs not present and every escape replaced by the byte it stands for.
+    """Return the cells with NULLs not present and every escape replaced by the byte it represents.
 
     Overwrites the data. Raises ProtocolError, naming the line, for an escape that COPY does not write.
     """
@@ -54,7 +54,7 @@ def unescape(cells: Cells, place: str) -> Cells:
 def _without_escapes(cells: Cells, place: str) -> Cells:
     data, bounds = cells.data, cells.bounds
     lead = _leaders(data)
-    # A lone backslash at the very end escapes the final newline, which is no part of the data.
+    # A single backslash at the very end escapes the final newline, which is no part of the data.
     meant = _BYTE_OF[np.append(data, np.uint8(0))[lead + 1]]
     if not meant.all():
         cell = int(np.searchsorted(bounds, lead[meant == 0][0], side="right")) - 1
@@ -81,7 +81,7 @@ def count_special(data: Bytes) -> int:
 
 
 def _is_special(data: Bytes) -> Bools:
-    # Two comparisons find them quicker than the table does, and mostly there are none.
+    # Two comparisons are faster than the table, and mostly there are none.
     found: Bools = data - np.uint8(8) < 6
     found |= data == BACKSLASH
     return found
@@ -225,7 +225,7 @@ def _check_utf8(data: bytes, place: str) -> None:
 
 
 def _cells(data: bytes, fields: int, place: str) -> Cells:
-    """Cut the lines at their delimiters; each becomes the free byte of the cell behind it, the last one is dropped."""
+    """Cut the lines at their delimiters; each becomes the free byte of the following cell, the last one is dropped."""
     text = np.empty(len(data) + 1, dtype=np.uint8)
     text[0] = _NEWLINE
     text[1:] = np.frombuffer(data, dtype=np.uint8)
@@ -255,7 +255,7 @@ def _flags(cells: Cells, letters: bytes, place: str) -> npt.NDArray[np.uint8]:
 
 
 def check_nulls(present: Bools, is_deleted: Bools, layout: Layout) -> None:
-    """Raise ProtocolError for a NULL in the key, or for values beside the key of a deleted row."""
+    """Raise ProtocolError for a NULL in the key, or for a deleted row with values outside its key."""
     keys = present[:, : layout.key_count]
     if not keys.all():
         row, column = (int(i[0]) for i in np.nonzero(~keys))
@@ -276,7 +276,7 @@ def to_copy(record_ids: Packed, rows: Packed, layout: Layout) -> bytes:
 
 
 def messages_to_copy(messages: Packed, layout: Layout, *, head: int) -> bytes:
-    """Return COPY lines of whole rows, each a head of so many bytes, its record_id and its other columns."""
+    """Return COPY lines of whole rows, each a head of `head` bytes, its record_id and its other columns."""
     return _lines((read_stored(messages, layout, head=head),), layout)
 
 
@@ -286,21 +286,21 @@ def keys_to_copy(record_ids: Packed, layout: Layout) -> bytes:
 
 
 def read_keys(record_ids: Packed, layout: Layout) -> Found:
-    """Return where the key's values are; none may be missing."""
+    """Locate the values of the key; none may be missing."""
     found = read(record_ids, layout.tags[: layout.key_count], f"record ids of {layout.place}")
     check_nulls(found.present, np.zeros(len(record_ids), dtype=np.bool_), layout)
     return found
 
 
 def read_others(rows: Packed, expected: int, layout: Layout) -> Found:
-    """Return where the values of the other columns are, one row for each record id."""
+    """Locate the values of the other columns, one row for each record id."""
     if len(rows) != expected:
         raise ProtocolError(f"{layout.place}: {expected} record ids and {len(rows)} rows")
     return read(rows, layout.tags[layout.key_count :], f"rows of {layout.place}")
 
 
 def read_stored(messages: Packed, layout: Layout, *, head: int) -> Found:
-    """Return where the values of whole rows are, each a head of so many bytes, its record_id and its other columns."""
+    """Locate the values of whole rows, each a head of `head` bytes, its record_id and its other columns."""
     found = read(messages, layout.tags, f"rows of {layout.place}", head=head)
     check_nulls(found.present, np.zeros(len(messages), dtype=np.bool_), layout)
     return found
@@ -320,7 +320,7 @@ def _lines(found: tuple[Found, ...], layout: Layout) -> bytes:
         null = cells.starts[~cells.present.reshape(-1)]
         cells.data[null + 1] = BACKSLASH
         cells.data[null + 2] = LETTER_N
-    # Each line has its newline in front: it belongs to the one before.
+    # Each line has a newline in front, which belongs to the line before.
     text = b"".join((cells.data[1:].data, b"\n"))
     _check_utf8(text, layout.place)
     return text

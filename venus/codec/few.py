@@ -1,7 +1,7 @@
-r"""Few rows, value by value: for a handful of them the fixed cost of the calls on whole batches is nearly all there is.
+r"""Few rows, value by value: for a handful of rows the fixed cost of calls on whole batches dominates.
 
-A transaction of one row waits for this in capture and in apply. What is not perfectly ordinary (an escape, a key that
-is NULL, damage) is left to the code for batches, which also says what is wrong; so each function here may return None.
+A transaction of one row waits for this in capture and in apply. Anything unusual (an escape, a key that is NULL,
+damage) is left to the code for batches, which also reports the error. So each function here may return None.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 from venus.codec.layout import Layout, varint
 from venus.codec.packed import Bools, Packed
 
-#: More values than these are quicker by the batch.
+#: More values than this are converted faster as a batch.
 VALUES_MAX = 128
-#: Of COPY text; there are few escapes in it or none.
+#: The maximum size of COPY text; it has few escapes or none.
 BYTES_MAX = 16 << 10
 _NULL = b"\\N"
 _FLAGS = {b"t": True, b"f": False}
@@ -24,7 +24,7 @@ def from_copy(data: bytes, layout: Layout, *, flagged: bool) -> tuple[Packed, Pa
     """Return what `copytext.from_copy` returns, or None."""
     fields = len(layout.tags) + flagged
     if True in layout.binary:
-        return None  # hex has a backslash in front, which is escaped
+        return None  # hex begins with a backslash, which is escaped
     if len(data) > BYTES_MAX or data[-1:] != b"\n" or data.count(b"\n") * fields > VALUES_MAX or not _is_utf8(data):
         return None
     nulls = 0
@@ -43,7 +43,7 @@ def from_copy(data: bytes, layout: Layout, *, flagged: bool) -> tuple[Packed, Pa
         parts[1].append(_message(layout.tags[layout.key_count :], beside_key))
         parts[2].append(is_deleted)
     if data.count(b"\\") != nulls:
-        return None  # something is escaped
+        return None  # there are escapes
     return Packed.of(parts[0]), Packed.of(parts[1]), np.array(parts[2], dtype=np.bool_)
 
 
@@ -67,7 +67,7 @@ def _message(tags: tuple[bytes, ...], values: list[bytes]) -> bytes:
 
 
 def to_columns(messages: Packed, layout: Layout, first: int, stop: int) -> list[list[str | bytes | None]] | None:
-    """Return the values of the columns from `first` up to `stop`, of which each message is made, or None."""
+    """Return the values of the columns from `first` up to `stop`, which form each message, or None."""
     count = len(messages)
     if not 0 < count * (stop - first) <= VALUES_MAX:
         return None
@@ -92,6 +92,6 @@ def to_columns(messages: Packed, layout: Layout, first: int, stop: int) -> list[
                 column.append(value if binary else value.decode())
             except UnicodeDecodeError:
                 return None
-        if at != end:  # before it, or beyond it: a value was cut short
+        if at != end:  # a value was cut short
             return None
     return columns if at == len(data) else None

@@ -1,4 +1,4 @@
-"""Which rows of a batch, or of the full data, are in a predicate. Only the columns that it names are taken out."""
+"""The rows of a batch, or of the full data, inside a predicate. Only the columns that it names are extracted."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from venus.model import Column, TableSchema
 from venus.predicates.judging import Values, inside
 from venus.predicates.ranges import Predicate
 
-#: One row in so many, and fewer, is picked out by itself.
+#: Rows are copied one by one if fewer than one in this many is kept.
 _FEW = 8
 
 
 def inside_of(predicate: Predicate, record_ids: Packed, rows: Packed, version: TableSchema) -> Bools:
-    """Say which rows of `version`, none of them deleted, are in a predicate. Raises ProtocolError for other bytes."""
+    """Return which rows of `version`, none of them deleted, are inside a predicate. Raises ProtocolError for damage."""
     return _inside(predicate, ColumnValues.of(record_ids, rows, Layout.of(version)))
 
 
 def as_keys(
     predicate: Predicate, record_ids: Packed, rows: Packed, is_deleted: Bools, version: TableSchema
 ) -> tuple[Packed, Bools] | None:
-    """Return rows and deletion marks of changes for somebody with a predicate: what is outside becomes a deletion.
+    """Return rows and deletion marks of changes for a reader with a predicate: changes outside it become deletions.
 
-    None = they stay as they are. `record_ids` are not touched: as many changes as there were, in order.
+    None = all stay as they are. `record_ids` are unchanged: the same number of changes in the same order.
     """
     opened = OpenRows(record_ids, rows, is_deleted, version)
     kept = opened.kept(predicate)
@@ -40,9 +40,9 @@ def as_keys(
 
 
 class OpenRows:
-    """Changes of one version that several predicates judge: what they need of a column is taken out once.
+    """Changes of one version that several predicates judge: each column that they need is extracted once.
 
-    Threads may share it: what two of them find at the same time is the same.
+    Threads may share it: two that extract a column at the same time get the same result.
     """
 
     def __init__(self, record_ids: Packed, rows: Packed, is_deleted: Bools, version: TableSchema) -> None:
@@ -63,7 +63,7 @@ class OpenRows:
         return np.cumsum(self._rows.sizes, dtype=np.int64)
 
     def kept(self, predicate: Predicate) -> Bools | None:
-        """Say which changes somebody with a predicate gets as they are, None = all; the others are or become keys."""
+        """Return which changes a reader with a predicate gets unchanged, None = all; the others are or become keys."""
         if not self._count:
             return None
         found = _inside(predicate, self._values, self._column)
@@ -74,7 +74,7 @@ class OpenRows:
         return kept
 
     def as_keys(self, kept: Bools) -> tuple[Packed, Bools]:
-        """Return rows and deletion marks, of all but these changes as keys."""
+        """Return rows and deletion marks, with all changes but these reduced to their keys."""
         sizes = np.where(kept, self._rows.sizes, 0).astype(np.uint32)
         return Packed(self._bytes(kept), sizes), ~kept
 
@@ -85,7 +85,7 @@ class OpenRows:
         return found
 
     def _bytes(self, kept: Bools) -> bytes:
-        """Return the bytes of some rows: piece by piece if they are few, else by a mask."""
+        """Return the bytes of the kept rows: row by row if they are few, else by a mask."""
         rows = self._rows
         places = np.flatnonzero(kept)
         if _FEW * len(places) >= len(kept):
@@ -96,7 +96,7 @@ class OpenRows:
 
 
 def stored_inside(predicate: Predicate, rows: StoredRows, version: TableSchema) -> Bools:
-    """Say which stored rows, all of one version, are in a predicate."""
+    """Return which stored rows, all of one version, are inside a predicate."""
     return _inside(predicate, ColumnValues.of_stored(rows, Layout.of(version)))
 
 
@@ -106,7 +106,7 @@ def _chosen(packed: Packed, chosen: Bools) -> Packed:
 
 
 def full_inside(predicate: Predicate, rows: FullRows, version: TableSchema) -> FullRows:
-    """Return those rows of the full data that are in a predicate."""
+    """Return the rows of the full data that are inside a predicate."""
     stored = rows.stored.where(stored_inside(predicate, rows.stored, version))
     return FullRows(table_id=rows.table_id, schema_version=rows.schema_version, stored=stored)
 
@@ -117,5 +117,5 @@ def _inside(predicate: Predicate, values: ColumnValues, column_of: Callable[[Col
 
 def _column(values: ColumnValues, wanted: Column) -> pa.Array:
     found = values.column(wanted.number)
-    # what was written before the column was added has its default, at the source and at every target
+    # rows written before the column was added have its default, at the source and at every target
     return default_of(wanted, pa.string(), values.rows) if found is None else found

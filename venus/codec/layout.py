@@ -1,6 +1,6 @@
-"""How the rows of one table version are laid out: which columns form the record_id, with which tags.
+"""How the rows of one table version are laid out: the columns of the record_id, and the tags of all columns.
 
-Everything that walks row bytes (copytext, columns) starts here (VENUS 3.2).
+Every function that reads or writes row bytes (copytext, columns) uses it (VENUS 3.2).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Layout:
     key_count: int
     numbers: tuple[int, ...]
     binary: tuple[bool, ...]
-    #: What stands before each value: field number and wire type 2, as a varint.
+    #: The tag before each value: field number and wire type 2, as a varint.
     tags: tuple[bytes, ...]
 
     @classmethod
     def of(cls, schema: TableSchema) -> Layout:
-        """Return the layout of this version; made once, then remembered."""
+        """Return the layout of this version, from a cache."""
         at = (schema.table_id, schema.version)
         known = _cache.get(at)
-        # Ids are unique within a business only, so the schema itself decides whether the entry is the right one.
+        # Ids are unique only within a business, so the schema itself decides whether the entry is the right one.
         if known is not None and (known.schema is schema or known.schema == schema):
             return known
         if len(_cache) >= _CACHED_MAX:
@@ -65,7 +65,7 @@ _cache: dict[tuple[int, int], Layout] = {}
 
 
 def check(schema: TableSchema) -> None:
-    """Raise ProtocolError unless rows of this schema can be told apart and put into bytes."""
+    """Raise ProtocolError unless rows of this schema can be identified and encoded."""
     place = f"{schema.qualified} version {schema.version}"
     names = [c.name for c in schema.columns]
     numbers = [c.number for c in schema.columns]
@@ -78,7 +78,7 @@ def check(schema: TableSchema) -> None:
     if not schema.key:
         raise ProtocolError(f"{place}: no key")
     if len(set(schema.key)) != len(schema.key) or not set(schema.key) <= set(names):
-        raise ProtocolError(f"{place}: the key ({', '.join(schema.key)}) names a column twice or one that is not there")
+        raise ProtocolError(f"{place}: the key ({', '.join(schema.key)}) names a column twice or a missing column")
 
 
 def varint(value: int) -> bytes:

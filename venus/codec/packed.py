@@ -20,17 +20,17 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
 
-#: Up to so many bytes, or cells, sums of a few positions fit into int32.
+#: Up to this many bytes, or cells, sums of a few positions fit into int32.
 _SMALL = 2**27
 
 
 def position_type(nbytes: int, cells: int) -> type[np.int32] | type[np.int64]:
-    """Return the type for positions within so many bytes, of which so many cells are made."""
+    """Return the type for positions within `nbytes`, cut into `cells`."""
     return np.int32 if nbytes <= _SMALL and cells <= _SMALL else np.int64
 
 
 class Pieces:
-    """Some buffers, each cut into pieces; numbered through in the order in which they were added."""
+    """Some buffers, each cut into pieces; the pieces are numbered in the order in which they are added."""
 
     def __init__(self) -> None:
         self._data: list[bytes | Bytes] = []
@@ -39,7 +39,7 @@ class Pieces:
         self._count = 0
 
     def add(self, data: bytes | Bytes, bounds: Ints) -> int:
-        """Add a buffer; piece i is from bounds[i] to bounds[i + 1], together all of it. Returns the first's number."""
+        """Add a buffer, whose piece i is bounds[i] to bounds[i + 1]; return the number of its first piece."""
         first = self._count
         self._data.append(data)
         self._bounds.append(bounds + self._size if self._size else bounds)
@@ -48,11 +48,11 @@ class Pieces:
         return first
 
     def gatherer(self) -> Gatherer:
-        """Return what copies pieces; none can be added to it."""
+        """Return the object that copies these pieces; none can be added to it."""
         if len(self._data) == 1:
             return Gatherer(self._data[0], self._bounds[0])
         bounds = np.concatenate([*(b[:-1] for b in self._bounds[:-1]), self._bounds[-1]])
-        # One join, not numpy's concatenate: it takes bytes and arrays alike.
+        # A join, not numpy's concatenate, because it accepts bytes and arrays alike.
         return Gatherer(b"".join(self._data), bounds)  # type: ignore[arg-type]
 
 
@@ -81,19 +81,19 @@ class Gatherer:
         return np.frombuffer(data, dtype=np.uint8), np.frombuffer(bounds, dtype=self._offsets, count=choice.size + 1)
 
     def _taken(self, choice: Ints) -> pa.Array:
-        # The caller computes its choice from bounds of its own: Arrow need not check it again.
+        # The caller computes its choice from its own bounds, so Arrow need not check it.
         return pc.take(self._pieces, pa.array(choice.reshape(-1)), boundscheck=False)
 
 
 Sizes = npt.NDArray[np.uint32]
 
 
-#: Of one byte string, on the wire.
+#: The bytes of one size on the wire.
 SIZE_BYTES = 4
 
 
 def total(sizes: bytes) -> int:
-    """Add up sizes as they are on the wire; for a single one numpy would take twenty times as long."""
+    """Return the sum of sizes on the wire; for a single one numpy would take twenty times as long."""
     if len(sizes) == SIZE_BYTES:
         return int.from_bytes(sizes, "little")
     return int(np.frombuffer(sizes, dtype="<u4").sum(dtype=np.uint64))
@@ -117,7 +117,7 @@ class Packed:
 
     @classmethod
     def from_wire(cls, data: bytes, sizes: bytes) -> Packed:
-        """Take the two fields of the wire as they are; no copy."""
+        """Wrap the two fields of the wire without copying."""
         return cls(data, np.frombuffer(sizes, dtype="<u4"))
 
     def wire_sizes(self) -> bytes:
@@ -126,7 +126,7 @@ class Packed:
 
     @property
     def bounds(self) -> Ints:
-        """Return where each begins, and the last one ends."""
+        """Where each begins, and the last one ends."""
         bounds = np.zeros(len(self.sizes) + 1, dtype=position_type(len(self.data), 4 * len(self.sizes)))
         np.cumsum(self.sizes, out=bounds[1:])
         return bounds

@@ -1,8 +1,8 @@
 """Many rows at once between values and protobuf bytes, without an object per row (VENUS 3.2).
 
-Values lie in *cells*: one free byte and then the value. Writing a row, the free byte takes the (last byte of the)
-length that protobuf wants before each value; reading one, it becomes the delimiter that COPY wants between them. So
-a row is made of one or two pieces per value, and no byte is moved twice.
+Values are in *cells*: one free byte, then the value. When a row is written, the free byte takes the (last byte of the)
+length that protobuf has before each value. When a row is read, it becomes the delimiter that COPY has between values.
+So a row consists of one or two pieces per value, and no byte is moved twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Tags = tuple[bytes, ...]
 
 #: Longest value whose length is one byte.
 _SHORT_MAX = 127
-#: Protobuf's own limit, for a value and for a message.
+#: The limit of protobuf, for a value and for a message.
 _LENGTH_MAX = 2**31 - 1
 
 
@@ -27,8 +27,8 @@ _LENGTH_MAX = 2**31 - 1
 class Cells:
     """The values of n rows and m columns in row order.
 
-    Cell i is data[bounds[i]:bounds[i + 1]], its first byte is free. What a cell that is not `present` holds means
-    nothing.
+    Cell i is data[bounds[i]:bounds[i + 1]]; its first byte is free. The content of a cell that is not `present` has no
+    meaning.
     """
 
     data: Bytes
@@ -54,7 +54,7 @@ def bounds_of(sizes: Ints) -> Ints:
 
 
 def write(cells: Cells, tags: Tags, key_count: int, *, first: int = 0) -> tuple[Packed, Packed]:
-    """Return record ids and rows; the leading `first` columns of the cells are no part of them.
+    """Return record ids and rows; the leading `first` columns of the cells are not included.
 
     Overwrites the free bytes of the cells.
     """
@@ -103,7 +103,7 @@ def _choose_heads(pieces: Pieces, last_octets: Bytes, lengths: Ints, tags: Tags,
 
 @lru_cache(maxsize=1024)
 def _tag_bounds(tags: Tags) -> Ints:
-    """Return the bounds of the tags and of an empty piece behind them."""
+    """Return the bounds of the tags and of an empty piece after them."""
     return bounds_of(np.array([*map(len, tags), 0]))
 
 
@@ -145,7 +145,7 @@ class Found:
 
 
 def read(messages: Packed, tags: Tags, place: str, *, head: int = 0) -> Found:
-    """Return where the fields of every message are; each begins behind a head of so many bytes.
+    """Locate the fields of every message; each message begins with a head of `head` bytes.
 
     Raises ProtocolError, naming the row, for bytes that are no field of this version or for a field cut short.
     """
@@ -156,7 +156,7 @@ def read(messages: Packed, tags: Tags, place: str, *, head: int = 0) -> Found:
     if not rows:
         return Found(b"", np.zeros((0, columns, 2), dtype=np.int64), np.zeros((0, columns), dtype=np.bool_))
     ends = ends.astype(position_type(size, rows * columns), copy=False)
-    octets = np.frombuffer(messages.data or b"\0", dtype=np.uint8)  # rows of a key alone have no bytes
+    octets = np.frombuffer(messages.data or b"\0", dtype=np.uint8)  # rows with only a key have no bytes
     cuts = np.empty((rows, columns, 2), dtype=ends.dtype)
     present = np.empty((rows, columns), dtype=np.bool_)
     at: Ints = ends - messages.sizes.astype(ends.dtype) + ends.dtype.type(head)

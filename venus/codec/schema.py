@@ -300,11 +300,11 @@ def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
 
 
 def canonical_json(schema: TableSchema) -> str:
-    """Return what makes two versions of a table different for its rows and its targets.
+    """Return what distinguishes two versions of a table for its rows and its targets, as JSON.
 
-    In it: columns, types, key, heirs; indexes, checks and foreign keys, which change no row, but a target that is made
-    later is made by them; what is left out, which its people are told. Not in it: the ids, the table's name, what is
-    there for people (comments, the source's spelling of a type, reasons), and in what order a dictionary lists things.
+    Included are columns, types, key and child tables; indexes, checks and foreign keys, because a target that is built
+    later has them; and what is left out, because operators see it. Not included are the ids, the table's name, text for
+    display (comments, the source's spelling of a type, reasons), and the order in which a dictionary lists objects.
     """
     columns = [
         {
@@ -327,7 +327,7 @@ def canonical_json(schema: TableSchema) -> str:
 
 
 def _besides(schema: TableSchema) -> dict[str, list[tuple[object, ...]]]:
-    """Return what a table is besides its rows, each kind in an order of its own."""
+    """Return indexes, constraints and what is left out, each kind in a fixed order."""
     return {
         "indexes": sorted((i.name, i.columns, i.unique, i.constraint, i.definition) for i in schema.indexes),
         "foreign_keys": sorted(

@@ -1,7 +1,7 @@
-"""Rows as the full data keeps them and hands them out: a head, the record_id, the row (VENUS 3.3).
+"""Rows as the full data stores and delivers them: a head, the record_id, the row (VENUS 3.3).
 
-The record_id is in the value although it is the key already: a walk by value alone costs half of one by key and value.
-What a broker hands out is what it has stored, end to end; who reads it walks over the heads.
+The record_id is in the value although it is in the key already: a walk over values alone costs half of one over keys
+and values. A broker delivers stored rows unchanged, end to end, and the reader steps through the heads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Sequences = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Many stored rows of one table. Raises ProtocolError for bytes that are none."""
+    """Many stored rows of one table. Raises ProtocolError for other bytes."""
 
     packed: Packed
 
@@ -85,13 +85,13 @@ class StoredRows:
         return Packed(Gatherer(self.packed.data, bounds).gather(np.arange(part, 3 * count, 3)), sizes)
 
     def alive(self, floor: int) -> Bools:
-        """Say which are rows: a tombstone is none, nor is what a table's floor has passed."""
+        """Return which are live rows: neither tombstones nor at or below the floor of the table."""
         heads = self.heads
         found: Bools = ((heads["flags"] & TOMBSTONE) == 0) & (heads["sequence"] > floor)
         return found
 
     def where(self, chosen: Bools) -> StoredRows:
-        """Return some of them."""
+        """Return the chosen rows."""
         if chosen.all():
             return self
         data = Gatherer(self.packed.data, self.bounds).gather(np.flatnonzero(chosen))

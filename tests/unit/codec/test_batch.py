@@ -94,11 +94,11 @@ def test_a_batch_without_deletions_carries_no_flags() -> None:
 def test_a_batch_that_does_not_add_up_is_refused_on_both_sides(count: int) -> None:
     wrong = batch(section([False, False]), marker(4, 2, ChangeKind.SWEEP_BEGIN), count=count)
 
-    with pytest.raises(ProtocolError, match=f"batch 17 says {count} changes and has 3"):
+    with pytest.raises(ProtocolError, match=f"batch 17 declares {count} changes and has 3"):
         encode(wrong)
     body = change_pb2.BatchBody.FromString(encode(replace(wrong, count=3)))
     body.count = count
-    with pytest.raises(ProtocolError, match=f"batch 17 says {count} changes and has 3"):
+    with pytest.raises(ProtocolError, match=f"batch 17 declares {count} changes and has 3"):
         decode(body.SerializeToString())
 
 
@@ -205,11 +205,11 @@ def test_what_is_laid_end_to_end_is_what_protobuf_would_have_written() -> None:
 
 def test_a_deleted_row_is_refused_on_both_sides() -> None:
     rows = stored_rows([(1, 2, b"key", b"")], flags=TOMBSTONE)
-    with pytest.raises(ProtocolError, match="table 4 has something else than live rows"):
+    with pytest.raises(ProtocolError, match="table 4 has rows that are not live"):
         encode_chunk(Chunk(chunk_no=1, table_id=4, rows=rows, last=b""))
 
     body = broker_pb2.ChunkBody(chunk_no=1, table_id=4, stored=rows.packed.data, stored_sizes=rows.packed.wire_sizes())
-    with pytest.raises(ProtocolError, match="table 4 has something else than live rows"):
+    with pytest.raises(ProtocolError, match="table 4 has rows that are not live"):
         decode_chunk(body.SerializeToString())
 
 

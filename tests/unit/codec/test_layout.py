@@ -49,8 +49,8 @@ def test_the_same_ids_of_another_business_are_another_layout() -> None:
         ([A, replace(C, number=19_000)], ["a"], "19000 is not a valid field number"),
         ([A, replace(C, number=2**29)], ["a"], "536870912 is not a valid field number"),
         ([A, C], [], "no key"),
-        ([A, C], ["x"], "names a column twice or one that is not there"),
-        ([A, C], ["a", "a"], "names a column twice or one that is not there"),
+        ([A, C], ["x"], "names a column twice or a missing column"),
+        ([A, C], ["a", "a"], "names a column twice or a missing column"),
     ],
 )
 def test_a_schema_whose_rows_could_not_be_told_apart_is_refused(
