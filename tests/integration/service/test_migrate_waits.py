@@ -90,11 +90,11 @@ def test_a_full_disk_is_named_while_it_lasts(
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE)
     file, said = configured(tmp_path, broker, database), Said(capsys)
     with migrating(file, free) as command:
-        told = said.until("goes on by itself", command)
+        told = said.until("continues by itself", command)
         data = tmp_path / "data"
         full = f"waits: broker: too little free space: {data} has only 0 MiB free, 1 MiB are needed: "
         assert full in " ".join(told.split())
-        assert "free some space there, and it goes on by itself" in " ".join(told.split())
+        assert "free some space there, then capture continues by itself" in " ".join(told.split())
 
         free["bytes"] = 1 << 40
         assert command.result(timeout=200) == 0

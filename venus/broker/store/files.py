@@ -35,23 +35,23 @@ CORRUPT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The file that names all others."""
+    """The file that names all other files."""
 
     path: Path
 
     @property
     def number(self) -> int:
-        """Newer ones have greater numbers."""
+        """Its number; newer manifests have greater numbers."""
         return int(self.path.name.removeprefix(_MANIFEST))
 
 
 def damaged(path: Path, what: str) -> Corruption:
-    """Return the error that says what is wrong with a store, and the way out."""
+    """Return the error for a damaged store, with the way out."""
     return Corruption(f"{path} is damaged: {what}", hint=CORRUPT_HINT.format(path=path))
 
 
 def manifest(path: Path) -> Manifest | None:
-    """Return the file that CURRENT names; None = there is no store yet. Raises Corruption."""
+    """Return the manifest that CURRENT names; None = there is no store yet. Raises Corruption."""
     current = path / "CURRENT"
     if not current.exists():
         left = next((found.name for found in sorted(path.glob("*")) if _has_data(found)), None)
@@ -66,7 +66,7 @@ def manifest(path: Path) -> Manifest | None:
 
 
 def logs(path: Path) -> dict[int, int]:
-    """Return the write-ahead logs: the size of each by its number."""
+    """Return the sizes of the write-ahead logs by number."""
     found = {}
     for log in path.glob("*.log"):
         try:
@@ -77,7 +77,7 @@ def logs(path: Path) -> dict[int, int]:
 
 
 def check(path: Path) -> Manifest | None:
-    """Check the outlines of a store's files; return its manifest, None if there is no store yet. Raises Corruption."""
+    """Check the structure of a store's files; return its manifest, None if there is no store. Raises Corruption."""
     found = manifest(path)
     if found is not None:
         for log in (found.path, *sorted(path.glob("*.log"))):
@@ -108,11 +108,11 @@ _MASK_DELTA = 0xA282EAD8
 
 
 class DamagedLog(Exception):
-    """A log file has a record that cannot be as it was written."""
+    """A log file has a record that RocksDB cannot have written."""
 
 
 def end_of(content: bytes | memoryview) -> int:
-    """Return where the last whole record ends; what follows was never written completely. Raises DamagedLog."""
+    """Return where the last complete record ends; the rest was not completely written. Raises DamagedLog."""
     size, at = len(content), 0
     read = _HEADER.unpack_from
     while True:
@@ -137,7 +137,7 @@ def end_of(content: bytes | memoryview) -> int:
 
 
 def _check_torn(content: bytes | memoryview, at: int, checksum: int, kind: int) -> None:
-    """Raise DamagedLog if the record is whole but for its length: its payload is checked at any length."""
+    """Raise DamagedLog if only the length of the record is wrong: the checksum is tried at every length."""
     crc = _step(0xFFFFFFFF, kind)
     for position in range(at + _HEADER.size, len(content) + 1):
         if _masked(crc ^ 0xFFFFFFFF) == checksum:
@@ -180,7 +180,7 @@ def put(path: Path) -> None:
 
 
 def broken(path: Path) -> str:
-    """Return what is wrong with a checkpoint's files, or an empty string."""
+    """Return what is wrong with the files of a checkpoint, or an empty string."""
     try:
         stored = (path / NAME).read_bytes()
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def broken(path: Path) -> str:
         if name not in found:
             return f"{name} is missing"
         if found[name] != was:
-            return f"{name} is not what was written"
+            return f"{name} differs from what was written"
     return ""
 
 
@@ -208,18 +208,18 @@ def _content(path: Path) -> dict[str, str]:
 
 
 def wrapped(path: Path, error: Exception, verb: str) -> StorageError:
-    """Return what RocksDB said as an error of VENUS; `verb` is what was tried with the store at `path`."""
+    """Return an error of RocksDB as an error of VENUS; `verb` is what was tried with the store at `path`."""
     text = str(error)
     if "Corruption" in text or "checksum mismatch" in text:
         return Corruption(f"cannot {verb} {path}: {text}", hint=CORRUPT_HINT.format(path=path))
     return StorageError(
         f"cannot {verb} {path}: {text}",
-        hint="see to the disk, then start the broker again: nothing acknowledged is lost",
+        hint="repair the disk, then start the broker again: nothing acknowledged is lost",
     )
 
 
 def refuse_to_open(path: Path, error: Exception) -> NoReturn:
-    """Raise what opening the store at `path` failed with: ConfigError if another broker has it, or StorageError."""
+    """Raise the error of opening the store at `path`: ConfigError if another broker uses it, or StorageError."""
     if "lock" in str(error).lower() and "Corruption" not in str(error):
         raise ConfigError(
             f"broker.data_dir {path.parent.resolve()} is in use by another broker",

@@ -1,6 +1,6 @@
-"""The keys of the four column families: big-endian, so that their order is the order of the numbers.
+"""The keys of the four column families: big-endian, so their order is the order of the numbers.
 
-Every key of a business starts with its u32 number; a business never sees another one's keys.
+Every key of a business starts with its u32 number, so a business never reads a key of another one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SCAVENGED = b"scavenged/"
 SUM = b"sum/"
 SCRUBBED = b"scrubbed/"
 UNDESCRIBED = b"undescribed/"
-#: What the scrub has found to be wrong; a store that has it is not served from.
+#: Damage found by the scrub; a store that has this key is not served.
 FINDING = b"finding"
-#: Which member of which cluster the store is.
+#: The cluster and the member to which the store belongs.
 MEMBER = b"member"
-#: What a set above has said of its rows since the full data was taken (venus/broker/mirrors).
+#: The filters that a set above reported since the full data was loaded (venus/broker/mirrors).
 LEVELS = b"levels/"
-#: Businesses of which a leader's copy is being installed.
+#: Businesses for which a copy from the leader is being installed.
 INSTALLING = b"installing/"
 #: The ids of the network that the store belongs to (venus/broker/mirrors).
 NETWORK = b"network"
@@ -68,12 +68,12 @@ def queue_offset(key: bytes) -> int:
 
 
 def row_prefix(business: int, table_id: int) -> bytes:
-    """Return what comes before the record_id in the key of a row."""
+    """Return the part of a row's key before the record_id."""
     return _TABLE.pack(business, table_id)
 
 
 def core_key(business: int) -> bytes:
-    """Return where a business itself is described."""
+    """Return the key of the record of a business."""
     return CORE + _NUMBER.pack(business)
 
 
@@ -118,12 +118,12 @@ def consumer_key(business: int, group: str) -> bytes:
 
 
 def number_prefix(business: int) -> bytes:
-    """Return what every key of a business starts with, in the families of its log, queue and rows."""
+    """Return the prefix of every key of a business in the families of its log, queue and rows."""
     return _NUMBER.pack(business)
 
 
 def state_prefixes(business: int) -> list[bytes]:
-    """Return what the keys of a business start with in the family of its state."""
+    """Return the prefixes of the keys of a business in the family of its state."""
     kinds = (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED, SCAVENGED, SUM, SCRUBBED, UNDESCRIBED, LEVELS)
     return [kind + _NUMBER.pack(business) for kind in kinds]
 
@@ -139,17 +139,17 @@ def pin_key(snapshot_id: str) -> bytes:
 
 
 def materialised_key(business: int) -> bytes:
-    """Return where the full data says how far it has come."""
+    """Return the key of the position of the full data."""
     return MATERIALISED + _NUMBER.pack(business)
 
 
 def scavenged_prefix(business: int) -> bytes:
-    """Return the prefix of what the scavenger knows of a business's tables."""
+    """Return the prefix of the scavenger's records of a business's tables."""
     return SCAVENGED + _NUMBER.pack(business)
 
 
 def scavenged_key(business: int, table_id: int) -> bytes:
-    """Return where the scavenger says what it has removed of a table."""
+    """Return the key of what the scavenger has removed of a table."""
     return SCAVENGED + _TABLE.pack(business, table_id)
 
 
@@ -159,17 +159,17 @@ def sum_prefix(business: int, table_id: int) -> bytes:
 
 
 def scrubbed_key(business: int) -> bytes:
-    """Return where the scrub says when its last pass ended."""
+    """Return the key of the time when the last pass of the scrub ended."""
     return SCRUBBED + _NUMBER.pack(business)
 
 
 def undescribed_key(business: int) -> bytes:
-    """Return where the scrub says which rows it found that nobody can read."""
+    """Return the key of the unreadable rows found by the scrub."""
     return UNDESCRIBED + _NUMBER.pack(business)
 
 
 def levels_key(business: int) -> bytes:
-    """Return where stands what a set above has said of its rows."""
+    """Return the key of the filters reported by a set above."""
     return LEVELS + _NUMBER.pack(business)
 
 

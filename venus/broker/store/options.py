@@ -26,23 +26,23 @@ from venus.broker.store import keys
 _OPEN_FILES_MAX = 256
 _WAL_BYTES_MAX = 128 << 20
 _MEMTABLES_MAX = 4
-#: RocksDB begins another message log, and another manifest, behind so many bytes; so many message logs are kept.
-#: Without this both grow for as long as the process lives, the manifest to 1 GiB, and each snapshot has a copy of it.
+#: RocksDB begins a new message log, and a new manifest, after this many bytes, and keeps this many message logs.
+#: Without limits both grow as long as the process lives, the manifest to 1 GiB, and each snapshot copies it.
 _MESSAGES_BYTES_MAX, _MESSAGE_LOGS = 4 << 20, 4
 _MANIFEST_BYTES_MAX = 8 << 20
-#: From so many full memtables of one family on, RocksDB delays writes.
+#: RocksDB delays writes once one family has this many full memtables.
 DELAYING_MEMTABLES = _MEMTABLES_MAX - 1
-#: So many new files of `row` are merged with the old ones together, which are read and written again each time: with
-#: many businesses each file spans them all. RocksDB's 4 took 1.6 times the CPU of that. Writes are delayed 16 later.
+#: How many new files of `row` are merged at once. Each merge reads and writes the old files again, because with many
+#: businesses every file spans them all; RocksDB's default of 4 takes 1.6 times the CPU. Writes are delayed 16 later.
 _ROW_FILES_MERGED = 8
 DELAYING_FILES, _FILES_STOP = 24, 40
-#: Where nobody looks at them, later: merges give way (threads.py), each snapshot leaves a file in every family, and a
-#: delayed write of the log holds up everybody.
+#: The limits are higher in the other families: merges give way on a busy core, each snapshot adds a file to every
+#: family, and a delayed write of the log delays every client.
 _OTHER_FILES_SLOW, _OTHER_FILES_STOP = 48, 64
 
 
 class Memory:
-    """One budget for blocks and memtables: RocksDB may not grow beyond it."""
+    """A shared budget for blocks and memtables, which RocksDB may not exceed."""
 
     def __init__(self, nbytes: int) -> None:
         self.cache = Cache(nbytes)
@@ -65,7 +65,7 @@ def of_store(memory: Memory) -> Options:
     options.set_max_log_file_size(_MESSAGES_BYTES_MAX)
     options.set_max_manifest_file_size(_MANIFEST_BYTES_MAX)
     options.set_paranoid_checks(True)
-    # The vector memtable of `row` does not allow concurrent inserts, and there are two writers at most.
+    # The vector memtable of `row` does not allow concurrent inserts, and there are at most two writers.
     options.set_allow_concurrent_memtable_write(False)
     return options
 
@@ -78,8 +78,8 @@ def of_family(name: str, memory: Memory) -> Options:
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     if name == keys.ROW:
-        # Random keys cost 2.4 us each in a skip list and 0.6 us in a vector that is sorted when it is flushed;
-        # rows are hardly ever looked up in memory (Store.look_up sorts once for a whole batch).
+        # A random key costs 2.4 us in a skip list, and 0.6 us in a vector that is sorted when it is flushed.
+        # Rows are hardly ever looked up in memory (Store.look_up sorts once for a whole batch).
         options.set_memtable_factory(MemtableFactory.vector())
         table.set_bloom_filter(10, False)
         options.set_level_zero_file_num_compaction_trigger(_ROW_FILES_MERGED)
@@ -97,7 +97,7 @@ def of_family(name: str, memory: Memory) -> Options:
     return options
 
 
-#: How much nicer than the process: a thread 10 nicer has a tenth of another one's share of a busy core.
+#: Added to the niceness of the process: a thread 10 nicer gets a tenth of another one's share of a busy core.
 NICER_MERGES = 10
 _NICEST = 19
 _TASKS = Path("/proc/self/task")
@@ -105,8 +105,8 @@ _MERGES = "rocksdb:low"
 
 
 def merges_give_way() -> None:
-    """Lower the priority of RocksDB's merges. They start with the first store of the process and serve every one."""
-    with suppress(OSError):  # where threads are hidden, or this is forbidden, they stay as they are
+    """Lower the priority of RocksDB's merge threads, which start with the first store and serve all of the process."""
+    with suppress(OSError):  # where threads are hidden or this is forbidden, priorities stay unchanged
         nice = min(_NICEST, os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICER_MERGES)
         for task in _TASKS.iterdir():
             with suppress(OSError):  # it may have ended

@@ -1,7 +1,7 @@
-"""How the store is read: single values, and walks that never end early without saying so.
+"""Reads of a store: single values, and walks that never end early without an error.
 
-rocksdict's iterators are used within narrow limits: one made by `iter()` is asked for its `status()` at the end, and
-one made by `items()`, `keys()` or `values()`, which ends silently at a damaged block, is checked by one of the former.
+rocksdict's iterators are used within narrow limits. One made by `iter()` is asked for its `status()` at the end. One
+made by `items()`, `keys()` or `values()` ends silently at a damaged block, so an iterator of the first kind checks it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from venus.errors import StorageError
 #: How many rows are taken from an iterator at once while rows are small.
 _RUN_ROWS_MAX = 64
 _SMALL_BYTES = 4 << 10
-#: So much may go beyond a limit of bytes: a run of small rows. What is larger is left for the next call.
+#: How far a result may exceed a limit of bytes: a run of small rows. Larger rows are left for the next call.
 BEYOND_BYTES = _RUN_ROWS_MAX * _SMALL_BYTES
 #: Keys that are walked in one call of C: the interpreter's lock is held meanwhile.
 _AT_ONCE = 512
@@ -31,19 +31,19 @@ _AGAIN = "start the broker again"
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a walk over a range of keys found; `ended` is whether it came to the end of the range."""
+    """The result of a walk over a range of keys; `ended` = it reached the end of the range."""
 
     entries: int
-    marks: list[bytes]  # each so many keys, from the first one on
+    marks: list[bytes]  # evenly spread keys, from the first one on
     ended: bool
 
 
 class Reads:
-    """What is read of an open store; store.rocks opens and closes it."""
+    """The reading half of an open store; rocks.py opens and closes it."""
 
     path: Path
     _views: dict[str, Any]
-    _no_cache: Any  # how to read without filling the cache
+    _no_cache: Any  # options of a read that does not fill the cache
 
     def get(self, family: str, key: bytes, *, fill_cache: bool = True) -> bytes | None:
         """Return one value."""
@@ -58,7 +58,7 @@ class Reads:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Walk the keys from `start` up to but not including `stop`, as of now; an empty `stop` is no bound.
 
-        Raises Corruption at the end rather than ending early. Use it up in the thread that began it.
+        Raises Corruption at the end rather than ending early. Exhaust it in the thread that began it.
         """
         cursor = self._cursor(family, fill_cache=fill_cache)
         cursor.seek(start)
@@ -82,7 +82,7 @@ class Reads:
     ) -> tuple[list[bytes], list[bytes], bool]:
         """Read a run of keys and values at once; the last item says whether `stop` was reached.
 
-        At least one pair if there is one; further values come to `bytes_max` and BEYOND_BYTES at most.
+        Returns at least one pair if there is one; further values total at most `bytes_max` and BEYOND_BYTES.
         """
         pairs = self._views[family].items(from_key=start, read_opt=self._no_cache)
         found_keys: list[bytes] = []
@@ -111,10 +111,10 @@ class Reads:
     def values(
         self, family: str, start: bytes, last: tuple[bytes, bytes], *, rows_max: int, bytes_max: int
     ) -> tuple[list[bytes], bool]:
-        """Read a run of values alone, half the price of keys and values; the last item says whether `last` was reached.
+        """Read a run of values at half the cost of keys and values; the last item says whether `last` was reached.
 
-        `last` is the key and value at which to end; `before` finds them. No earlier value may equal it. At least one;
-        further ones come to `bytes_max` and BEYOND_BYTES at most.
+        `last` is the key and value at which to end; `before` finds them. No earlier value may equal it. Returns at
+        least one value; further ones total at most `bytes_max` and BEYOND_BYTES.
         """
         walk = self._views[family].values(from_key=start, read_opt=self._no_cache)
         found: list[bytes] = []
@@ -122,7 +122,7 @@ class Reads:
         while left > 0 and len(found) < rows_max:
             run = list(islice(walk, min(step, rows_max - len(found))))
             if not run:
-                deque(self.scan(family, start, last[0]), maxlen=0)  # says what is damaged
+                deque(self.scan(family, start, last[0]), maxlen=0)  # raises the damage
                 raise StorageError(f"cannot read {self.path}: a walk by value missed its end", hint=_AGAIN)
             fits = _fitting(run, left, alone=not found)
             if last[1] in run[:fits]:
@@ -150,15 +150,15 @@ class Reads:
         return cursor.key(), cursor.value()
 
     def _ended(self, family: str, behind: bytes, stop: bytes) -> None:
-        """Raise Corruption or StorageError unless there is really nothing behind this key and below `stop`.
+        """Raise Corruption or StorageError unless there is no key from this one on and below `stop`.
 
-        So nobody may write there meanwhile: `stop` has to lie at or before the end of what is written.
+        No thread may write there meanwhile: `stop` must be at or before the end of what is written.
         """
         cursor = self._cursor(family, fill_cache=False)
         cursor.seek(behind)
         self._check(cursor)
         if cursor.valid() and (not stop or cursor.key() < stop):
-            raise StorageError(f"cannot read {self.path}: a walk ended in front of a key", hint=_AGAIN)
+            raise StorageError(f"cannot read {self.path}: a walk ended before a key", hint=_AGAIN)
 
     def count(self, family: str, start: bytes, stop: bytes, *, entries_max: int, marks_max: int) -> Counted:
         """Count the keys of a range up to about `entries_max`, and keep at most `marks_max` of them, evenly spread."""
@@ -214,9 +214,9 @@ class Reads:
 
 
 def _fitting(values: Sequence[bytes], left: int, *, alone: bool) -> int:
-    """Return how many of a run may be taken while so many bytes are left; the first one always if it is `alone`.
+    """Return how many values of a run fit into the bytes left; the first one always does if it is `alone`.
 
-    That rows were small says nothing of the next ones: 64 large ones would fit into no message.
+    Small rows do not predict the next ones, and 64 large ones would exceed every message.
     """
     most = left + BEYOND_BYTES
     if sum(map(len, values)) <= most:

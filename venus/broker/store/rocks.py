@@ -1,12 +1,12 @@
-"""RocksDB behind one class: what the broker has on disk, and with options.py all that knows rocksdict.
+"""RocksDB behind one class: the data of the broker on disk. Only this module and options.py know rocksdict.
 
 rocksdict 0.3.29 is used in raw mode and within narrow limits, because several of its calls are broken or unsafe
-(tests/integration/engine/test_rocksdict_defects.py pins each): iterators as reads.py says; no iterate bounds; no
-`Snapshot` objects, a consistent view is a checkpoint; a write batch is used once. `write(sync)` would hold the
-interpreter's lock for the fsync, so a durable write is `write` followed by `flush_wal(True)`.
+(tests/integration/engine/test_rocksdict_defects.py pins each). Iterators follow the rules of reads.py. There are no
+iterate bounds and no `Snapshot` objects: a consistent view is a checkpoint. A write batch is used once. `write(sync)`
+would hold the interpreter's lock during the fsync, so a durable write is `write` followed by `flush_wal(True)`.
 
-The log is opened so that a torn last record is forgotten (it was never acknowledged) and any other damage is
-refused: RocksDB's default silently drops everything behind the first damaged record.
+On opening, a torn last record of the log is dropped, because it was never acknowledged, and any other damage is
+refused. By default RocksDB silently drops everything after the first damaged record.
 """
 
 from __future__ import annotations
@@ -33,37 +33,40 @@ KEPT = 256
 
 
 class Syncs:
-    """Written by whoever syncs, read by anybody; times are of one monotonic clock, in seconds."""
+    """The durations of fsyncs: recent ones, and the running one.
+
+    The syncing thread writes, any thread reads; times are in seconds of one monotonic clock.
+    """
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[float, float]] = deque(maxlen=KEPT)  # when, and how long it took
+        self._ended: deque[tuple[float, float]] = deque(maxlen=KEPT)  # when it ended, and how long it took
         self._began: float | None = None
-        #: What the fsyncs since the broker's start took together.
+        #: The total time of the fsyncs since the broker's start.
         self.total_s = 0.0
 
     def begin(self, now: float) -> None:
-        """Note that an fsync begins."""
+        """Record the beginning of an fsync."""
         self._began = now
 
     def end(self, now: float) -> None:
-        """Note that it has ended."""
+        """Record the end of the fsync."""
         if self._began is not None:
             self._ended.append((now, now - self._began))
             self.total_s += now - self._began
             self._began = None
 
     def running_s(self, now: float) -> float:
-        """Return for how long the one under way has lasted; 0 = there is none."""
+        """Return how long the running fsync has taken; 0 = there is none."""
         began = self._began
         return 0.0 if began is None else now - began
 
     def slower_than(self, seconds: float, since: float) -> int:
-        """Return how many since then took so long or longer."""
+        """Return how many fsyncs since `since` took `seconds` or longer."""
         return sum(took >= seconds for at, took in tuple(self._ended) if at >= since)
 
 
 _CHECKPOINT_CACHE_BYTES = 8 << 20
-#: Keys and values that are written in one call of C: the interpreter's lock is held meanwhile.
+#: Keys and values written in one call of C, which holds the interpreter's lock.
 _AT_ONCE = 512
 
 WriteHook = Callable[[str], None]
@@ -71,7 +74,7 @@ WriteHook = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRange:
-    """What one file of the store covers; files of all column families look alike."""
+    """The range of one file of the store; files of all column families look alike."""
 
     start: bytes
     end: bytes
@@ -81,7 +84,7 @@ class FileRange:
 
 
 class Batch:
-    """Writes that happen together or not at all."""
+    """An atomic set of writes."""
 
     __slots__ = ("_families", "_raw")
 
@@ -143,7 +146,7 @@ class Store(Reads):
             refuse_to_open(path, error)
         self._no_cache = ReadOptions()
         self._no_cache.fill_cache(False)
-        #: The sequence number that it was opened with, and the newest one that is on disk.
+        #: The sequence number at opening, and the newest one that is on disk.
         self.opened_at = self.synced = self.sequence
         options.merges_give_way()
         self._bear_witness()
@@ -163,8 +166,8 @@ class Store(Reads):
             self._sync()
 
     def _sync(self) -> None:
-        """Bring what was written to the disk, and let the witness note it."""
-        sequence = self.sequence  # before the fsync: another thread writes meanwhile
+        """Bring what was written to the disk, and record it in the witness."""
+        sequence = self.sequence  # before the fsync, because another thread writes meanwhile
         if self._witness is not None:
             self._witness.look(self._oldest_log)
         self.syncs.begin(time.monotonic())
@@ -214,7 +217,7 @@ class Store(Reads):
     def full_memtables(self, family: str) -> int:
         """Return how many memtables of a family are full and not in a file yet.
 
-        From `options.DELAYING_MEMTABLES` on, RocksDB delays every write, and rocksdict holds the interpreter's lock.
+        From `options.DELAYING_MEMTABLES` on, RocksDB delays every write while rocksdict holds the interpreter's lock.
         """
         try:
             return int(self._views[family].property_int_value("rocksdb.num-immutable-mem-table"))
@@ -229,17 +232,17 @@ class Store(Reads):
             raise wrapped(self.path, error, "read") from error
 
     def compact(self, family: str, start: bytes, stop: bytes) -> None:
-        """Give back the space of removed keys; the interpreter's lock is free meanwhile."""
+        """Free the space of removed keys; the interpreter's lock is free meanwhile."""
         try:
             self._views[family].compact_range(start, stop)
         except Exception as error:
             raise wrapped(self.path, error, "compact") from error
 
     def checkpoint(self, path: Path) -> None:
-        """Make a consistent copy of everything, of hard links; open it with `read_only=True`.
+        """Make a consistent copy of the store with hard links; open it with `read_only=True`.
 
-        What is in memory is written to files first: the interpreter's lock is free meanwhile, and it is not while a
-        checkpoint does the same (0.2 s for 16 MiB, in which the whole broker stood still).
+        Memtables are flushed first, because that leaves the interpreter's lock free. A checkpoint would flush them
+        with the lock held (0.2 s for 16 MiB, during which the whole broker stops).
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         maker = Checkpoint(self._db)
@@ -253,10 +256,10 @@ class Store(Reads):
         finally:
             del maker  # it would keep the lock file after close()
 
-    # -- files and the end ---------------------------------------------------------------------------------------
+    # -- files and closing ---------------------------------------------------------------------------------------
 
     def files(self) -> list[FileRange]:
-        """Return the ranges of the files, the cheapest hint of how keys are spread."""
+        """Return the ranges of the files, the cheapest estimate of how keys are distributed."""
         return [
             FileRange(
                 start=item["start_key"],
@@ -270,7 +273,7 @@ class Store(Reads):
         ]
 
     def close(self) -> None:
-        """Close the store; an error of the disk has been reported by the write that met it."""
+        """Close the store; the write that met an error of the disk has reported it."""
         self._views.clear()
         self._handles.clear()
         db, self._db = self._db, None
@@ -285,12 +288,12 @@ class Store(Reads):
             raise wrapped(self.path, error, "close") from error
         finally:
             del db
-            if not self._read_only:  # one that is only read has no lock, and the broker goes on meanwhile
+            if not self._read_only:  # a read-only store has no lock file, and the broker keeps running
                 gc.collect()  # a reference left in a cycle would keep the lock file
             if self._witness is not None:
                 self._witness.close(sequence)
 
 
 def remove(path: Path) -> None:
-    """Remove a store or a checkpoint that nobody has open."""
+    """Remove a store or a checkpoint that is not open."""
     shutil.rmtree(path, ignore_errors=True)

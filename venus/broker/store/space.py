@@ -20,7 +20,7 @@ FreeBytes = Callable[[Path], int]
 
 
 def free_bytes(path: Path) -> int:
-    """Return what an unprivileged process may still write."""
+    """Return the bytes that an unprivileged process may still write."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
@@ -51,37 +51,37 @@ class Space:
             raise _full(self.path, free, self.free_bytes_min)
 
     def check_decision(self) -> None:
-        """Refuse even decisions when next to nothing is left; they are small and let others finish."""
+        """Refuse even decisions at a quarter of the watermark; they are small and let running work finish."""
         free = self.free()
         if free < self.free_bytes_min // 4:
             raise _full(self.path, free, self.free_bytes_min // 4)
 
 
 def too_full(path: Path, free: int, limit: int) -> str:
-    """Say that half messages are refused, where, and what ends it."""
+    """Return the sentence that half messages are refused, with the place and the way out."""
     return (
         f"too little free space: {path.resolve()} has only {free >> 20} MiB free, {limit >> 20} MiB are needed: "
-        "writes are refused and capture waits; free some space there, and it goes on by itself"
+        "writes are refused and capture waits; free some space there, then capture continues by itself"
     )
 
 
 def _full(path: Path, free: int, limit: int) -> StoreFull:
     return StoreFull(
         f"{path.resolve()} has {free >> 20} MiB free, {limit >> 20} MiB are needed",
-        hint="make space, or lower broker.free_bytes_min; writing goes on by itself then",
+        hint="free some space, or lower broker.free_bytes_min; writes then continue by themselves",
     )
 
 
 logger = logging.getLogger(__name__)
 
-#: What a process that makes such files takes from everybody else.
+#: The permissions that all other users lose.
 UMASK = 0o077
 
 
 def make_private(path: Path) -> None:
-    """Make a directory for data, or close an existing one to others.
+    """Create a directory for data, or close an existing one to other users.
 
-    Raises ConfigError if it cannot be made, or is open and not ours.
+    Raises ConfigError if it cannot be created, or is open and belongs to another user.
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)

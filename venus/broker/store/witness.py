@@ -1,12 +1,12 @@
 """A witness beside a store: how much of it has been on disk, so that an older state is not taken for the newest.
 
-A file that is cut off at the end of a record, or that is missing as a whole, looks like a store that never had more.
-So what has been made durable is noted in a file of its own: RocksDB's sequence number (it counts every key ever
-written), the bytes of the manifest, the numbers and sizes of the write-ahead logs. The note is written behind the
-fsync of what it says and is not synced itself: after a power failure it may be older than the store, never newer.
+A file that is cut off at the end of a record, or missing as a whole, looks like a store that never had more. So the
+durable state is noted in a separate file: RocksDB's sequence number (it counts every key ever written), the bytes of
+the manifest, the numbers and sizes of the write-ahead logs. The note is written after the fsync of what it describes
+and is not synced itself: after a power failure it may be older than the store, never newer.
 
-There are two slots, written in turn, so a torn or damaged note leaves the one before it. A store without a witness
-(of an older VENUS) is taken as it is and has one from then on.
+There are two slots, written in turn, so a torn or damaged note leaves the previous one. A store without a witness (of
+an older VENUS) is accepted as it is, and has one from then on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from venus.broker.store import files
 
 logger = logging.getLogger(__name__)
 
-#: Whether there is another manifest is looked at so often at most; whether it has grown, with each fsync.
+#: The interval of checks for a new manifest; whether the manifest has grown is checked with each fsync.
 LOOK_EVERY_S = 1.0
 _SLOT_BYTES = 4096
 _FIXED = struct.Struct(">QQQH")  # digest of what follows, generation, sequence number, bytes of the JSON
@@ -33,7 +33,7 @@ _FIXED = struct.Struct(">QQQH")  # digest of what follows, generation, sequence 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What was on disk of the manifest and of the logs that are still needed; sizes of closed logs only."""
+    """The state of the manifest and of the needed logs on disk; sizes of closed logs only."""
 
     manifest: int
     nbytes: int
@@ -41,7 +41,7 @@ class Files:
     logs: tuple[tuple[int, int], ...]
 
     def encode(self) -> bytes:
-        """Return what is stored."""
+        """Return the JSON to store."""
         return json.dumps([self.manifest, self.nbytes, self.digest, self.logs], separators=(",", ":")).encode()
 
 
@@ -55,13 +55,13 @@ class Note:
 
 
 class Witness:
-    """The witness of one store; used by the one thread that makes writes durable."""
+    """The witness of one store; only the thread that makes writes durable uses it."""
 
     def __init__(self, store: Path, monotonic: Callable[[], float]) -> None:
         self._store = store
         self._monotonic = monotonic
         self._looked_at = float("-inf")
-        self._content = b""  # what a note says of the files; empty until they were looked at
+        self._content = b""  # the files in a note; empty until they were read
         self._hash = xxhash.xxh3_64()
         self._hashed = self._hashed_of = 0
         self._manifest = store
@@ -78,9 +78,9 @@ class Witness:
         check_sequence(self._store, self._last, sequence)
 
     def look(self, needed_from: Callable[[], int]) -> None:
-        """Look at the files if the manifest has grown; what is found may be noted behind the next fsync of the logs.
+        """Read the files if the manifest has grown; the result may be noted after the next fsync of the logs.
 
-        `needed_from` tells the number of the oldest log that is still needed.
+        `needed_from` returns the number of the oldest log that is still needed.
         """
         now = self._monotonic()
         if now - self._looked_at < LOOK_EVERY_S and not self._has_grown():
@@ -89,13 +89,15 @@ class Witness:
         found = files.manifest(self._store)
         assert found is not None, "an open store has a manifest"
         self._read_manifest(found)
-        first = needed_from()  # behind the manifest: a log that is needed no more by then goes only after more in there
+        first = (
+            needed_from()
+        )  # after the manifest: a log that is no longer needed is removed only after the manifest has grown
         logs = sorted(entry for entry in files.logs(self._store).items() if entry[0] >= first)
         closed = (*logs[:-1], *((number, 0) for number, _ in logs[-1:]))
         self._keep(found, closed)
 
     def _keep(self, found: files.Manifest, logs: tuple[tuple[int, int], ...]) -> None:
-        """Keep what the next notes say of the files, as it is stored: it is the same for many."""
+        """Keep the files for the next notes, encoded once: many notes share them."""
         said = Files(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=logs)
         self._content = said.encode()
 
@@ -106,21 +108,21 @@ class Witness:
             return True
 
     def note(self, sequence: int) -> None:
-        """Note what is on disk: everything up to this sequence number has been synced."""
+        """Write a note: everything up to this sequence number is on disk."""
         content = self._content
         if not content:
             return
         self._generation += 1
         body = _FIXED.pack(0, self._generation, sequence, len(content))[8:] + content
         if len(body) + 8 > _SLOT_BYTES:
-            return  # so many logs are never there at once; the note before stays true
+            return  # there are never that many logs; the previous note stays true
         if self._fd < 0:
             self._fd = os.open(witness_path(self._store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         slot = xxhash.xxh3_64_intdigest(body).to_bytes(8, "big") + body
         os.pwrite(self._fd, slot, self._generation % 2 * _SLOT_BYTES)
 
     def close(self, sequence: int | None) -> None:
-        """Note how a store was left that has been closed; None = it did not end well."""
+        """Note the state of a closed store; None = closing failed."""
         found = files.manifest(self._store) if sequence is not None and self._content else None
         if found is not None and sequence is not None:
             self._read_manifest(found)
@@ -144,19 +146,19 @@ class Witness:
 
 
 def witness_path(store: Path) -> Path:
-    """Return where the witness of a store is."""
+    """Return the path of the witness of a store."""
     return store.with_name(f"{store.name}.witness")
 
 
 def latest(store: Path) -> Note | None:
-    """Return the newest note that is whole."""
+    """Return the newest intact note."""
     try:
         content = witness_path(store).read_bytes()
     except FileNotFoundError:
         return None
     found = [note for at in (0, _SLOT_BYTES) if (note := _decode(content[at : at + _SLOT_BYTES])) is not None]
     if not found:
-        logger.warning("%s is not readable: how new the store must be is not known", witness_path(store))
+        logger.warning("%s is not readable: cannot check whether the store is the newest one", witness_path(store))
     return max(found, key=lambda note: note.generation, default=None)
 
 
@@ -178,11 +180,11 @@ def check_files(store: Path, note: Note | None) -> None:
     if note is None:
         return
     if found is None:
-        raise files.damaged(store, "it is empty, and its witness says that it was not")
+        raise files.damaged(store, "it is empty, but its witness has a record of data")
     if found.number < note.files.manifest:
         raise files.damaged(store, f"CURRENT names {found.path.name}, there was MANIFEST-{note.files.manifest:06d}")
     if found.number > note.files.manifest:
-        return  # RocksDB has begun a new one, which holds all that the old one did
+        return  # RocksDB has begun a new one with the whole content of the old one
     _check_manifest(store, found, note.files)
 
 
@@ -191,9 +193,9 @@ def _check_manifest(store: Path, found: files.Manifest, known: Files) -> None:
     if len(content) < known.nbytes:
         raise files.damaged(store, f"{found.path.name} has {len(content)} bytes, it had {known.nbytes}")
     if xxhash.xxh3_64_intdigest(content[: known.nbytes]) != known.digest:
-        raise files.damaged(store, f"{found.path.name} is not what was written")
+        raise files.damaged(store, f"{found.path.name} differs from what was written")
     if len(content) > known.nbytes:
-        return  # a table was written since, and the logs behind it may be gone
+        return  # a table was written since, so its logs may be gone
     logs = files.logs(store)
     for number, size in known.logs:
         if logs.get(number, -1) < size:
