@@ -74,7 +74,7 @@ def test_it_says_nothing_of_a_position_before_the_full_data_has_begun(home: Core
     """A mirror that lost its disk is empty at first, and its consumers have not diverged."""
     Producer(home).commit(rows(1, 50))
     business = mirror.mirrors.enter(BUSINESS)
-    with pytest.raises(Unavailable, match="this mirror is taking the full data"):
+    with pytest.raises(Unavailable, match="this mirror is loading the full data"):
         mirror.subscriptions.check_position(BUSINESS, 50, 1)
     mirror.mirrors.leave(business)
     with pytest.raises(Unavailable):
@@ -96,7 +96,9 @@ def test_it_is_not_served_before_the_full_data_is_whole(home: Core, mirror: Core
         lambda: mirror.subscriptions.read(BUSINESS, 50, 1 << 20),
         lambda: mirror.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS)),
     ):
-        with pytest.raises(Unavailable, match=r"taking the full data from set head-office, 50 rows of about 4. so far"):
+        with pytest.raises(
+            Unavailable, match=r"loading the full data from set head-office, 50 rows of about 4. so far"
+        ):
             ask()
     with pytest.raises(IllegalTransition, match="no full data yet"):
         mirrored.take(mirror, [])
@@ -202,7 +204,7 @@ def test_a_consumer_that_is_ahead_waits_and_one_that_diverged_does_not(home: Cor
     mirrored.fill(home, mirror)
     filled(mirror)
 
-    with pytest.raises(Unavailable, match="offset 7 has not come to this mirror yet, it has those below 5"):
+    with pytest.raises(Unavailable, match="offset 7 has not reached this mirror yet, it has those below 5"):
         mirror.subscriptions.check_position(BUSINESS, 7, producer.epoch)
     later = Producer(home, source_last_batch=1)
     later.commit(rows(1, 1))

@@ -81,7 +81,7 @@ def test_a_target_takes_nothing_of_a_set_with_other_rows(
             follow_once(at(settings, sets[name].address))
         assert str(caught.value) == (
             f"target a: main: set {name} has other rows than set eu at offset {offset}: shop.items ({there}; until "
-            "now label = 'EU'); nothing is taken from it"
+            "now label = 'EU'); nothing is read from it"
         )
         assert caught.value.hint.startswith("give that set the same predicates; or `venus resync --all --target a`")
         assert applied(database) == offset
@@ -242,7 +242,9 @@ def test_who_is_exactly_where_a_set_was_filled_again_is_told(real: RealBroker, s
     networks.has(broker.address, end)
     broker.stop()
     broker = again()
-    with pytest.raises(OffsetTrimmed, match=f"set eu has been filled again, and has other rows at offset {end} than"):
+    with pytest.raises(
+        OffsetTrimmed, match=f"set eu has loaded the full data again, and has other rows at offset {end} than"
+    ):
         said(broker.address, end, before)
 
 
@@ -275,7 +277,7 @@ def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_
         with pytest.raises(Unavailable, match="this mirror has begun to take the full data again"):
             wait_for(lambda: subscriber.increments(0.2))
     assert business_status(access.address).log_start == end
-    with pytest.raises(OffsetTrimmed, match="set access has been filled again"):
+    with pytest.raises(OffsetTrimmed, match="set access has loaded the full data again"):
         said(access.address, end, before)
 
 

@@ -102,7 +102,7 @@ class SimulatedPuller:
             raise Violation("nobody is told of another history while there is one", f"{self.host.name}: {error}")
         if isinstance(error, OffsetDiverged | OffsetTrimmed | OtherRows | SnapshotExpired):
             counts[f"pulling ended: {type(error).__name__}"] += 1
-        if isinstance(error, OffsetTrimmed) and "filled again" in str(error):
+        if isinstance(error, OffsetTrimmed) and "loaded the full data again" in str(error):
             counts["a set was told at its own offset that the set above was filled again"] += 1
         if isinstance(error, OtherRows) and not self._pull.is_trial:
             counts["a set without another choice found other rows"] += 1

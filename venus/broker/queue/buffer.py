@@ -1,9 +1,9 @@
 """The bodies of recent batches in memory (the paper's LRU memory recovery), bounded in bytes.
 
-A body is UNSAVED while it waits for its write (counted, never evicted), SAVED once it is on disk, DELIVERED once
-the full data has it and every attached consumer has acknowledged it. To make room, DELIVERED ones go first, the
-least recently used of them before the others; then SAVED ones from the middle of what each business has, because a
-plain LRU over a log evicts exactly what the reader that lags wants next, while readers at the end want the newest.
+A body is UNSAVED while it waits for its write (counted, never evicted), SAVED once it is on disk, and DELIVERED once
+the full data has it and every attached consumer has acknowledged it. DELIVERED bodies are evicted first, the least
+recently used of them before the others. Then SAVED ones are evicted from the middle of each business: a plain LRU over
+a log would evict exactly what the lagging reader needs next, while readers at the end need the newest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-#: What an entry costs beside its bytes.
+#: The overhead of an entry in bytes.
 ENTRY_BYTES = 256
 
 Key = tuple[int, int]  # business, log index
@@ -20,7 +20,7 @@ Key = tuple[int, int]  # business, log index
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferStatus:
-    """What the buffer is doing."""
+    """The figures of the buffer."""
 
     nbytes: int
     unsaved_bytes: int
@@ -30,7 +30,7 @@ class BufferStatus:
 
 @dataclass(slots=True)
 class _Saved:
-    """The SAVED bodies of one business, by log index, and their weight."""
+    """The SAVED bodies of one business, by log index, and their size."""
 
     bodies: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
     nbytes: int = 0
@@ -46,12 +46,12 @@ class _Saved:
 
 
 class Buffer:
-    """Thread-safe; a body that is not here is read from the log."""
+    """A bounded cache of bodies; thread-safe. A body that is not here is read from the log."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._saved: dict[int, _Saved] = {}  # by business, so that none is looked through for another one's sake
+        self._saved: dict[int, _Saved] = {}  # by business, so that no operation scans the bodies of another one
         self._delivered: OrderedDict[Key, bytes] = OrderedDict()
         self._nbytes = 0
         self._unsaved = 0
@@ -59,13 +59,13 @@ class Buffer:
         self._misses = 0
 
     def hold(self, nbytes: int) -> None:
-        """Count bytes that wait to be written, and make room for them; how many may wait is Admission's to say."""
+        """Count bytes that wait to be written, and make room for them; Admission limits how many may wait."""
         with self._lock:
             self._unsaved += nbytes
             self._make_room()
 
     def release(self, nbytes: int) -> None:
-        """Forget bytes that were held: they are written, or were refused."""
+        """Release bytes of `hold`: they are written, or were refused."""
         with self._lock:
             self._unsaved -= nbytes
 
@@ -79,7 +79,7 @@ class Buffer:
                 self._make_room()
 
     def get(self, key: Key) -> bytes | None:
-        """Return a body, if it is here."""
+        """Return a body, None if it is not here."""
         with self._lock:
             saved = self._saved.get(key[0])
             body = saved.bodies.get(key[1]) if saved is not None else None
@@ -94,7 +94,7 @@ class Buffer:
             return body
 
     def drop(self, business: int, first_index: int) -> None:
-        """Forget bodies from a log index on: the entries were taken back, others will have their indexes."""
+        """Remove bodies from a log index on: their entries were taken back, and others get these indexes."""
         with self._lock:
             saved = self._saved.get(business)
             for index in [index for index in saved.bodies if index >= first_index] if saved is not None else ():
@@ -103,7 +103,7 @@ class Buffer:
                 self._nbytes -= len(self._delivered.pop(key)) + ENTRY_BYTES
 
     def delivered(self, business: int, below_index: int) -> None:
-        """Mark everything below a log index as wanted by nobody who is known."""
+        """Mark every body below a log index as delivered: no known reader needs it."""
         with self._lock:
             while (saved := self._saved.get(business)) is not None:
                 index = next(iter(saved.bodies))
@@ -127,7 +127,7 @@ class Buffer:
             self._cut_middle(self._nbytes - room + self.bytes_max // 8)
 
     def _cut_middle(self, wanted: int) -> None:
-        """Evict a run of SAVED entries of each business, a quarter behind its oldest; rarely, so it takes an eighth."""
+        """Evict a run of SAVED bodies of each business, from a quarter behind its oldest on."""
         part, owed = wanted / sum(saved.nbytes for saved in self._saved.values()), 0.0
         for business, saved in list(self._saved.items()):
             owed += part * saved.nbytes
@@ -140,7 +140,7 @@ class Buffer:
                 owed -= size
 
     def _take(self, business: int, index: int) -> bytes:
-        """Take out a SAVED body."""
+        """Remove and return a SAVED body."""
         saved = self._saved[business]
         body = saved.take(index)
         if not saved.bodies:

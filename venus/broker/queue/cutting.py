@@ -32,13 +32,13 @@ from venus.network.labels import is_wanted
 from venus.network.row_filters import Fitted, RowFilter, fitted
 from venus.wire import change_pb2
 
-#: No table has this id: nothing of a business is wanted, which is something else than everything.
+#: No table has this id. The set stands for no table, while the empty set stands for all tables.
 NOTHING = frozenset({-1})
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is wanted of a business as it is now. Parts with the same `key` want the same of every batch."""
+    """The wanted part of a business, by its current tables. Parts with the same `key` want the same of every batch."""
 
     ids: frozenset[int]  # of the tables; empty = all
     where: tuple[RowFilter, ...] = ()
@@ -47,12 +47,12 @@ class Part:
 
     @property
     def key(self) -> tuple[frozenset[int], tuple[RowFilter, ...]]:
-        """What tells it from another part of the same business."""
+        """What distinguishes it from other parts of the same business."""
         return self.ids, self.where
 
 
 class Choice:
-    """What one reader wants of one business; what has such a name later counts too."""
+    """The choice of one reader of one business; tables created later are matched by name too."""
 
     def __init__(self, names: Iterable[str], where: Iterable[RowFilter] = ()) -> None:
         self.names, self.where = tuple(names), tuple(where)
@@ -62,21 +62,21 @@ class Choice:
         self._versions: Mapping[Version, TableSchema] = {}
 
     def part(self, business: Business, store: Store) -> Part:
-        """Return what that is of the tables that there are."""
+        """Return the part of the current tables."""
         ids = self.ids(business)
         if not self.where:
             return Part(ids)
-        if len(self._versions) != len(business.schemas):  # what is committed here is on disk a moment later
+        if len(self._versions) != len(business.schemas):  # a version is on disk a moment after it is committed
             found = [schemas_codec.from_wire(wire) for _, wire in schemas_of(store, business.number)]
             self._versions = {(schema.table_id, schema.version): schema for schema in found}
             self._rows = fitted(self.where, found)
         return Part(ids, self.where, self._rows, self._versions)
 
     def ids(self, business: Business) -> frozenset[int]:
-        """Return the ids of the tables that there are; the empty set stands for all."""
+        """Return the ids of the current tables; the empty set stands for all."""
         if not self.names:
             return frozenset()
-        if self._known != len(business.schemas):  # it grows with every version, and each name comes with one
+        if self._known != len(business.schemas):  # it grows with every version, and a new name comes with one
             self._known = len(business.schemas)
             tables = list(business.tables.items())
             found = frozenset(n for n, t in tables if is_wanted(self.names, t.namespace, t.name))
@@ -84,12 +84,12 @@ class Choice:
         return self._ids
 
 
-#: What is kept for others who want the same.
+#: Reduced batches kept for other readers of the same part.
 CACHE_BYTES_MAX = 8 << 20
-#: Batches that are kept open for others who judge them by other predicates, and what one takes for each of its bytes.
+#: Batches kept open for readers with other predicates, and the memory that one takes for each of its bytes.
 OPEN_BYTES_MAX = 32 << 20
 OPEN_PRICE = 3
-#: What each takes beside its bytes: small batches are mostly that.
+#: The overhead of each entry, which is most of a small batch.
 ENTRY_BYTES, OPEN_BYTES = 512, 8 << 10
 
 Body = tuple[int, bytes]  # digest, body
@@ -100,28 +100,28 @@ _PartKey = tuple[frozenset[int], tuple[RowFilter, ...]]
 _CHANGES, _LEFT_OUT = change_pb2.TableChanges.CHANGES, change_pb2.TableChanges.LEFT_OUT
 
 
-#: What becomes of a section: it stays as it is, others get no more than its count, or the changes that stay.
+#: The verdict on a section: it stays, it is reduced to its count, or a mask of the changes that stay.
 _Verdict = bool | bytes
 _STAYS, _OUT = True, False
 
 
 class Made(NamedTuple):
-    """A batch as some readers want it."""
+    """A batch reduced to a part."""
 
-    digest: int | None  # None = it is the batch as it was
+    digest: int | None  # None = the batch is unchanged
     body: bytes
     keys_only: int  # changes of which the key alone is left
 
 
 class OpenBatch:
-    """A batch that is decoded once, whoever judges it, and made once for all who want the same of it."""
+    """A batch that is decoded once for all predicates, and reduced once for all readers of the same part."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.message = change_pb2.BatchBody.FromString(body)
         self._rows: dict[int, OpenRows] = {}
         self._made: dict[tuple[_Verdict, ...], Made] = {}
-        #: All of it but tables and their versions.
+        #: The batch without tables and their versions.
         self.header = change_pb2.BatchBody()
         self.header.CopyFrom(self.message)
         self.header.ClearField("tables")
@@ -129,12 +129,12 @@ class OpenBatch:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, about."""
+        """Its approximate size in memory."""
         made = self._made.copy().values()
         return OPEN_BYTES + OPEN_PRICE * len(self.body) + sum(len(one.body) + ENTRY_BYTES for one in made)
 
     def rows(self, place: int, schema: TableSchema) -> OpenRows:
-        """Return the changes of a section, open; a version of a table is the same for everybody."""
+        """Return the open changes of a section; all readers share them."""
         found = self._rows.get(place)
         if found is None:
             changes = changes_from_wire(self.message.tables[place])
@@ -143,7 +143,7 @@ class OpenBatch:
         return found
 
     def cut_down(self, part: Part) -> Made:
-        """Return what is wanted of it alone, the same object if that is all of it."""
+        """Return the batch reduced to a part, the body itself if everything is wanted."""
         verdicts = _verdicts(self, part)
         found = self._made.get(verdicts)
         if found is None:
@@ -170,19 +170,19 @@ class OpenBatch:
         return Made(xxhash.xxh3_64_intdigest(body), body, keys_only)
 
     def _as_keys(self, place: int, kept: Bools, into: change_pb2.TableChanges) -> int:
-        """Make a section with deletions of the changes that are not kept; return how many these are."""
+        """Write a section with deletions in place of the changes that are not kept; return their number."""
         opened = self._rows[place]
         rows, is_deleted = opened.as_keys(kept)
         into.CopyFrom(self.message.tables[place])
         into.rows, into.row_sizes, into.is_deleted = rows.data, rows.wire_sizes(), is_deleted.tobytes()
-        into.inserts_only = False  # what is deleted was no insertion for whoever has it
+        into.inserts_only = False  # a deletion is no insertion for a reader that has the row
         return int(is_deleted.sum() - opened.is_deleted.sum())
 
 
 class Cut:
-    """Batches cut down to a part; thread-safe. The newest are kept: many sets may want the same.
+    """A cache of reduced batches; thread-safe. The newest are kept, because many sets may want the same part.
 
-    Where several parts of a business are judged by different predicates, the newest batches are kept open as well.
+    If several parts of a business have different predicates, the newest batches are kept open as well.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX, open_bytes_max: int = OPEN_BYTES_MAX) -> None:
@@ -192,15 +192,15 @@ class Cut:
         self._nbytes = 0
         self._open: OrderedDict[_Batch, tuple[OpenBatch, int]] = OrderedDict()
         self._open_nbytes = 0
-        self._only: dict[int, _PartKey | None] = {}  # the part that is cut of a business; None = there are several
+        self._only: dict[int, _PartKey | None] = {}  # by business: the only part in use; None = there are several
 
     @property
     def open_nbytes(self) -> int:
-        """What the batches take that are kept open, about."""
+        """The approximate size of the batches kept open."""
         return self._open_nbytes
 
     def body(self, business: Business, place: Placed, whole: bytes, part: Part) -> Body:
-        """Return digest and body of a batch with what is wanted only."""
+        """Return digest and body of a batch reduced to a part."""
         batch = (business.number, place.index, place.base_offset, place.epoch, place.digest)
         key = (batch, part.key)
         with self._lock:
@@ -218,7 +218,7 @@ class Cut:
         return found
 
     def _opened(self, batch: _Batch, whole: bytes, part: Part) -> tuple[OpenBatch, bool]:
-        """Return a batch to judge, the one that another part was cut from if it is kept; and whether it is kept."""
+        """Return the open batch, a shared one if it is kept, and whether it is kept."""
         number = batch[0]
         with self._lock:
             if self._only.setdefault(number, part.key) != part.key:
@@ -230,7 +230,7 @@ class Cut:
         return OpenBatch(whole), has_several and OPEN_BYTES + OPEN_PRICE * len(whole) <= self._open_bytes_max
 
     def _weigh(self, batch: _Batch, opened: OpenBatch) -> None:
-        """Keep a batch open, with what was made of it."""
+        """Keep a batch open, with its reduced forms."""
         nbytes = opened.nbytes
         with self._lock:
             known = self._open.get(batch)
@@ -254,11 +254,11 @@ class Cut:
 
 
 def _verdicts(batch: OpenBatch, part: Part) -> tuple[_Verdict, ...]:
-    """Return what becomes of each section and of each version that is described: who has the same wants the same."""
+    """Return the verdicts on sections and described versions; parts with equal verdicts get equal batches."""
     message = batch.message
     kept = [_kept(batch, place, part) for place in range(len(message.tables))]
     if all(verdict is not _OUT or t.kind == _LEFT_OUT for verdict, t in zip(kept, message.tables, strict=True)):
-        kept = [_STAYS if verdict is _OUT else verdict for verdict in kept]  # what was left out before stays so
+        kept = [_STAYS if verdict is _OUT else verdict for verdict in kept]  # what was left out before stays left out
     return (*kept, *(_is_in(schema.table_id, part) for schema in message.schemas))
 
 
@@ -272,7 +272,7 @@ def _is_wanted(table: change_pb2.TableChanges, part: Part) -> bool:
 
 
 def _leave_out(cut: change_pb2.BatchBody, count: int) -> None:
-    """Say how many changes were left out here."""
+    """Count changes that are left out here."""
     if cut.tables and cut.tables[-1].kind == _LEFT_OUT:
         cut.tables[-1].count += count
     else:
@@ -280,7 +280,7 @@ def _leave_out(cut: change_pb2.BatchBody, count: int) -> None:
 
 
 def _kept(batch: OpenBatch, place: int, part: Part) -> _Verdict:
-    """Return what becomes of a section. Raises ProtocolError for a version that nothing describes."""
+    """Return the verdict on a section. Raises ProtocolError for a version that is not described."""
     table = batch.message.tables[place]
     if table.kind == _LEFT_OUT or not _is_wanted(table, part):
         return _OUT
@@ -290,7 +290,7 @@ def _kept(batch: OpenBatch, place: int, part: Part) -> _Verdict:
     schema = part.versions.get((table.table_id, table.schema_version))
     if schema is None:
         where = f"batch {batch.message.batch_no}: {fitted.name}"
-        raise ProtocolError(f"{where} has changes of version {table.schema_version}, which nothing describes")
+        raise ProtocolError(f"{where} has changes of version {table.schema_version}, which is not described")
     predicate = fitted.at(table.schema_version)
     kept = batch.rows(place, schema).kept(predicate) if predicate is not None else None
     return kept.tobytes() if kept is not None else _STAYS

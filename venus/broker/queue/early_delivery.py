@@ -1,8 +1,8 @@
 """Half messages of a large cut, sent to a consumer before they are decided.
 
-A cut is visible only as a whole, so the time to read it at the source and the time to write it at the target would add
-up. A consumer that asks for it gets the halves as soon as they are on disk, brings them into its open transaction, and
-commits on the decision. Nothing of a half that is not decided may be seen by anybody; a rollback withdraws it.
+A cut becomes visible only as a whole, so the time to read it at the source and the time to write it at the target would
+add up. A consumer that requests it gets the half messages as soon as they are on disk, writes them in its open
+transaction, and commits on the decision. No reader may see an undecided half message; a rollback withdraws it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from venus.broker.store.rocks import Store
 from venus.errors import Corruption
 from venus.wire import broker_pb2
 
-#: A cut below this size is not worth it: it is decided before the consumer could do anything with it.
+#: A smaller cut is not sent early: it is decided before the consumer could use it.
 WORTH_BYTES = 1 << 20
-#: What of a larger cut is sent ahead; the rest follows its decision.
+#: How many half messages of a cut are sent early; the rest follows its decision.
 HALVES_MAX = 4096
 
 
 class Sent:
-    """What one consumer was sent ahead of its decision, in order; `position` is the end of what it was sent decided."""
+    """The undecided batches sent to one consumer, in order; `position` is the end of the decided ones sent to it."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self._waiting: deque[tuple[int, int]] = deque()  # base offset, digest
 
     def decided(self, increment: broker_pb2.Increment) -> list[broker_pb2.Increment]:
-        """Return what has to be sent for a committed increment: without its body if that is there already."""
+        """Return the messages for a committed increment: without its body if the consumer has that already."""
         if not self._waiting:
             return [increment]
         if self._waiting[0] == (increment.base_offset, increment.digest):
@@ -42,16 +42,16 @@ class Sent:
 
     @property
     def waits(self) -> bool:
-        """Whether anything of it is not decided yet."""
+        """Whether a sent batch is undecided."""
         return bool(self._waiting)
 
     @property
     def waiting(self) -> tuple[tuple[int, int], ...]:
-        """What is not decided yet, in order: base offsets and digests. It needs no body when it is decided."""
+        """Base offsets and digests of the undecided batches, in order. Their decisions need no body."""
         return tuple(self._waiting)
 
     def went(self, word: broker_pb2.Increment) -> None:
-        """Note what is on its way."""
+        """Record a message that is sent to the consumer."""
         match word.state:
             case broker_pb2.AHEAD:
                 self._waiting.append((word.base_offset, word.digest))
@@ -64,29 +64,29 @@ class Sent:
                 self.position = word.base_offset + word.count
 
     def stands(self, undecided: Ahead) -> bool:
-        """Whether everything that was sent ahead is still there, none of it decided."""
+        """Whether every batch sent early is still undecided and not withdrawn."""
         return len(undecided) >= len(self._waiting) and all(
             (offset, found.digest) == waiting
             for (offset, found), waiting in zip(undecided, self._waiting, strict=False)
         )
 
     def rest(self, undecided: Ahead) -> Ahead:
-        """Return what has not been sent yet."""
+        """Return the batches that are not sent yet."""
         return undecided[len(self._waiting) :]
 
     def withdrawal(self) -> broker_pb2.Increment:
-        """Return the word that takes back what was sent ahead."""
+        """Return the message that withdraws what was sent early."""
         return broker_pb2.Increment(base_offset=self.position, state=broker_pb2.WITHDRAWN)
 
 
 class There:
-    """What a consumer was sent ahead, compared with the queue in order: behind the first difference it has nothing."""
+    """The batches sent early to a consumer, compared with the queue; those after the first difference are invalid."""
 
     def __init__(self, waiting: Iterable[tuple[int, int]]) -> None:
         self._left = iter(waiting)
 
     def has(self, base_offset: int, digest: int) -> bool:
-        """Whether the batch that comes next in the queue is there."""
+        """Whether the consumer has the next batch of the queue."""
         if next(self._left, None) == (base_offset, digest):
             return True
         self._left = iter(())
@@ -94,7 +94,7 @@ class There:
 
 
 def published(business: Business) -> Ahead:
-    """Return the undecided halves with the offsets that they get if they are committed, as far as they are worth it."""
+    """Return the undecided half messages to send early, with the offsets that they get if they are committed."""
     state, known = business.committed, business.undecided
     if not known and sum(found.nbytes for found in state.halves) < WORTH_BYTES:
         return ()
@@ -109,13 +109,13 @@ def published(business: Business) -> Ahead:
 
 
 def read(store: Store, buffer: Buffer, business: Business, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
-    """Return what comes next, at least one and no more than `max_bytes` of further ones; [] = no news."""
-    # In this order: what a commit takes from `undecided` is visible before it is gone from there.
+    """Return the next increments: at least one, and at most `max_bytes` of further ones; [] = there are none."""
+    # In this order: what a commit removes from `undecided` is visible before it is removed.
     undecided, visible = business.undecided, business.visible_offset
     if not undecided and not sent.waits:
         return []
     if visible != sent.position:
-        return []  # a commit comes first
+        return []  # a commit is sent first
     if not sent.stands(undecided):
         return [sent.withdrawal()]
     increments: list[broker_pb2.Increment] = []
@@ -125,7 +125,7 @@ def read(store: Store, buffer: Buffer, business: Business, sent: Sent, max_bytes
             break
         body = buffer.get((business.number, found.index)) or _stored(store, business, found.index)
         if body is None:
-            break  # decided or withdrawn this moment, and trimmed: the next look says which
+            break  # decided or withdrawn at this moment, and trimmed: the next call shows which
         increments.append(
             broker_pb2.Increment(
                 base_offset=offset, count=found.offsets, digest=found.digest, body=body, state=broker_pb2.AHEAD

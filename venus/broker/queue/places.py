@@ -24,7 +24,7 @@ def at(store: Store, business: Business, offset: int) -> Placed | None:
 
 
 def stored_at(store: Store, business: Business, offset: int) -> Placed | None:
-    """Find the batch that holds an offset in the store; None = it is gone from there, or has not come."""
+    """Find the batch that holds an offset in the store; None = it is trimmed, or not written yet."""
     place = next(_stored(store, business, _start(store, business, offset), limit=1), None)
     return place if place is not None and place.base_offset <= offset < place.next_offset else None
 
@@ -39,12 +39,12 @@ def walk(store: Store, business: Business, offset: int, limit: int = 512) -> Ite
 
 
 def oldest(store: Store, business: Business, limit: int) -> Iterator[Placed]:
-    """Walk the oldest batches that are kept."""
+    """Walk the oldest batches of the queue, at most `limit`."""
     return _stored(store, business, keys.queue_key(business.number, business.log_start), limit)
 
 
 def newest(store: Store, business: Business) -> Placed | None:
-    """Return the batch at the end of the queue, None if nothing is kept."""
+    """Return the last batch of the queue, None if it is empty."""
     held = store.before(keys.QUEUE, keys.queue_key(business.number + 1, 0))
     if held is None or held[0][:4] != keys.queue_key(business.number, 0)[:4]:
         return None
@@ -52,7 +52,7 @@ def newest(store: Store, business: Business) -> Placed | None:
 
 
 def load_tail(store: Store, business: Business, places: int = queue_index.TAIL_PLACES) -> None:
-    """Publish what is committed, and bring the newest part of the queue into memory, so many batches at the most."""
+    """Publish the committed state, and read at most `places` of the newest batches into memory."""
     business.committed = business.applying
     business.visible_offset = business.committed.next_offset
     business.visible_through = business.log.applied
@@ -79,13 +79,13 @@ def end_of(store: Store, business: Business, epoch: int) -> int:
     i = bisect_right(epochs, epoch, key=lambda found: found[0])
     if i == len(epochs):
         return business.visible_offset
-    if i == 1 and len(epochs) >= EPOCHS_MAX:  # there may have been others in between
+    if i == 1 and len(epochs) >= EPOCHS_MAX:  # there may have been other epochs between these
         return _first_above(store, business, epoch, max(business.log_start, epochs[0][1]), epochs[1][1])
     return epochs[i][1]
 
 
 def _first_above(store: Store, business: Business, epoch: int, low: int, high: int) -> int:
-    """Return where the first batch of a newer epoch begins, `high` if none from `low` on is: epochs never fall."""
+    """Return where the first batch of a newer epoch from `low` on begins, else `high`: epochs never fall."""
     while low < high:
         middle = (low + high) // 2
         place = stored_at(store, business, middle)

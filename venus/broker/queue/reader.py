@@ -21,24 +21,24 @@ from venus.wire import broker_pb2
 
 
 def unfilled(business: Business) -> Unavailable:
-    """Return the error for whoever wants to read it."""
+    """Return the error for readers of a mirror whose full data is incomplete."""
     mirror = business.committed.mirror
     rows = business.counters["filled_rows"]
     of = f" of about {mirror.rows}" if mirror is not None and mirror.rows else ""
     source = f" from set {mirror.set}" if mirror is not None else ""
     return Unavailable(
-        f"{business.name}: this mirror is taking the full data{source}, {rows} rows{of} so far",
-        hint="it is served by itself once it is whole; `venus status` shows how far it is",
+        f"{business.name}: this mirror is loading the full data{source}, {rows} rows{of} so far",
+        hint="it can be read once the load is complete; `venus status` shows the progress",
     )
 
 
 def check_filled(business: Business) -> None:
-    """Raise Unavailable while the full data of a mirror is on its way."""
+    """Raise Unavailable while the full data of a mirror is incomplete."""
     if not business.is_filled:
         raise unfilled(business)
 
 
-#: So many batches that do not concern the reader are passed over in one call.
+#: How many batches that do not concern the reader one call passes over.
 PASSED_MAX = 4096
 
 _FULL_HINT = "start again from the full data: `venus resync --all --target NAME`"
@@ -53,18 +53,18 @@ class ReadResult:
 
 
 def check(store: Store, business: Business, offset: int, epoch: int, *, knows_end: bool = True) -> broker_pb2.Opened:
-    """Say whether a consumer may read from `offset`, having applied an increment of `epoch` last.
+    """Check that a consumer may read from `offset`, after applying an increment of `epoch`; return the answer.
 
-    A replica that does not know the end of what is safe has not caught up with the consumer: Unavailable.
+    Raises Unavailable at a replica that does not know the end of what is safe and has not caught up with the consumer.
     """
     check_filled(business)
-    if business.committed.is_mirror:  # one that is behind may know already what has diverged
+    if business.committed.is_mirror:  # a mirror that is behind may know already that the consumer has diverged
         _check_epoch(store, business, offset, epoch)
         _check_newer(business, offset, epoch)
     elif offset > business.visible_offset and not knows_end:
         raise Unavailable(
             f"{business.name}: offset {offset} is not here yet, {business.visible_offset} is the next one",
-            hint="this replica follows, or begins to lead: try again in a moment",
+            hint="this replica follows, or begins to lead; try again in a moment",
         )
     in_range(business, offset)
     _check_epoch(store, business, offset, epoch)
@@ -85,23 +85,23 @@ def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> N
 
 
 def _check_newer(business: Business, offset: int, epoch: int) -> None:
-    """Raise Unavailable if a mirror has gone past an offset without the epoch in which a consumer reached it.
+    """Raise Unavailable if a mirror has passed an offset without the epoch in which a consumer reached it.
 
-    Epochs never fall along the queue, so what is here is a history that the home has left; the puller will find out.
-    A set that mirrors a part has batches of fewer epochs, and so may what an election has lost.
+    Epochs never fall along the queue, so this set has a history that the home has left; the replicator will detect
+    that. A set that mirrors a part has batches of fewer epochs, and so may what an election has lost.
     """
     state = business.committed
     part = state.mirror is not None and state.mirror.only
     if not part and not state.losses and epoch > business.epoch_at_end and offset < business.visible_offset:
         raise Unavailable(
-            f"{business.name}: the consumer is at offset {offset} in epoch {epoch}, and this mirror went past it in "
+            f"{business.name}: the consumer is at offset {offset} in epoch {epoch}, and this mirror passed it in "
             f"epoch {business.epoch_at_end}: it has a history that the home has left",
-            hint="another set may have the home's; this one takes the full data again once the set above tells it",
+            hint="another set may have the home's; this one loads the full data again once the set above refuses it",
         )
 
 
 def in_range(business: Business, offset: int) -> None:
-    """Raise OffsetTrimmed or OffsetDiverged if the queue does not have the offset; Unavailable while that is open."""
+    """Raise OffsetTrimmed or OffsetDiverged if the queue lacks the offset, Unavailable while that is not certain."""
     check_filled(business)
     if offset < business.log_start:
         raise OffsetTrimmed(
@@ -110,14 +110,14 @@ def in_range(business: Business, offset: int) -> None:
     if offset > business.visible_offset and loss.in_doubt(business.committed.losses):
         raise Unavailable(
             f"{business.name}: offset {offset} may be lost, {business.visible_offset} is the next one here: after an "
-            "unclean election or a promotion the producer has not said yet what the source has",
-            hint="`venus sync` tells it; then this goes on by itself",
+            "unclean election or a promotion the producer has not reported yet what the source has",
+            hint="`venus sync` reports it; then reading continues by itself",
         )
     if offset > business.visible_offset and business.committed.is_mirror:
         raise Unavailable(
-            f"{business.name}: offset {offset} has not come to this mirror yet, it has those below "
+            f"{business.name}: offset {offset} has not reached this mirror yet, it has those below "
             f"{business.visible_offset}",
-            hint="it goes on by itself when the mirror has caught up with the set above",
+            hint="reading continues by itself when the mirror has caught up with the set above",
         )
     if offset > business.visible_offset:
         raise OffsetDiverged(
@@ -131,10 +131,10 @@ def read(
     store: Store, buffer: Buffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int],
     cut: Callable[[Placed, bytes], tuple[int, bytes]] | None = None, there: Sequence[tuple[int, int]] = (),
 ) -> ReadResult:  # fmt: skip
-    """Return at least one increment, if there is one, and no more than `max_bytes` of further ones.
+    """Return at least one increment, if there is one, and at most `max_bytes` of further ones.
 
-    `cut` makes digest and body of what the reader wants of each batch. `there` = base offsets and digests of what it
-    was sent ahead: these come without their bodies, as far as they are what comes next.
+    `cut` returns digest and body of the part of each batch that the reader wants. `there` are base offsets and digests
+    of what it was sent early: while they match the queue, these batches are sent without their bodies.
     """
     in_range(business, offset)
     visible = business.visible_offset

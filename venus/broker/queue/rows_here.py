@@ -1,7 +1,7 @@
-"""Which rows of a business are here at an offset, and what is told to whoever comes with others.
+"""Which rows of a business this set has at an offset, and the refusal of a consumer that has other rows.
 
-A consumer brings what it was told with its position. If a set has other rows at the same offset, it would go on with
-rows that were chosen otherwise, and nothing that follows would show it.
+A consumer sends with its position which rows it was given. If a set has other rows at the same offset, the consumer
+would continue with rows chosen by other predicates, and nothing that follows would show it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from venus.wire import broker_pb2
 
 @dataclass(frozen=True, slots=True)
 class _Points:
-    """Behind which offsets the identity is another one. `begin` and `versions` say of which state that is."""
+    """The offsets after which the identity changes. `begin` and `versions` identify the state it was built from."""
 
     begin: int
     versions: int
@@ -41,7 +41,7 @@ class _Points:
 
 
 class RowsHere:
-    """Thread-safe. `name` is that of this set, once it is known."""
+    """The identity of the rows of each business; thread-safe. `name` is that of this set, once it is known."""
 
     def __init__(self, store: Store) -> None:
         self.name = ""
@@ -50,18 +50,18 @@ class RowsHere:
         self._points: dict[int, _Points] = {}
 
     def at(self, business: Business, offset: int) -> RowsIdentity | None:
-        """Return which rows are here at an offset, None if that is not known: a set above is older."""
+        """Return which rows this set has at an offset, None if that is unknown: a set above is older."""
         points = self._of(business)
         return RowsIdentity(set=self.name, tables=points.at(offset)) if points.levels is not None else None
 
     def for_mirror(self, business: Business, offset: int) -> RowsIdentity | None:
-        """Return the same for the set above, with the name of the set that it came from."""
+        """Return the same for the set above, under the name of that set."""
         found = self.at(business, offset)
         above, _ = levels_of(self._store, business.number, business.committed.mirror)
         return replace(found, set=above) if found is not None else None
 
     def tell(self, business: Business, offset: int, wanted: broker_pb2.Open, opened: broker_pb2.Opened) -> None:
-        """Add to the answer which rows there are. Raises OtherRows, OffsetTrimmed for whoever has others."""
+        """Add the rows' identity to the answer. Raises OtherRows or OffsetTrimmed if the consumer has other rows."""
         levels = self._of(business).levels
         if levels is None:
             return
@@ -88,19 +88,19 @@ class RowsHere:
     def _other(self, business: Business, offset: int, brought: RowsIdentity, tables: str) -> OffsetTrimmed | OtherRows:
         if brought.set == self.name:
             return OffsetTrimmed(
-                f"{business.name}: set {self.name} has been filled again, and has other rows at offset {offset} than "
-                f"those that were read here: {tables}",
+                f"{business.name}: set {self.name} has loaded the full data again, and has other rows at offset "
+                f"{offset} than those that were read here: {tables}",
                 hint="start again from the full data: `venus resync --all --target NAME`",
             )
         origin = f"set {brought.set}" if brought.set else "the set that was read until now"
         return OtherRows(
             f"{business.name}: set {self.name} has other rows than {origin} at offset {offset}: {tables}; nothing is "
-            "taken from it",
+            "read from it",
             hint=f"give set {self.name} the same predicates, or load from the full data of this one",
         )
 
     def after(self, business: Business, increment: broker_pb2.Increment) -> None:
-        """Say with an increment that the rows are others behind it, if they are: it has described a table."""
+        """Add the identity to an increment after which it differs, because the increment describes a table."""
         points = self._of(business)
         if not points.offsets or points.offsets[-1] < increment.base_offset:
             return
@@ -109,7 +109,7 @@ class RowsHere:
             increment.rows.CopyFrom(reports.to_wire(RowsIdentity(set=self.name, tables=behind)))
 
     def forget(self, business: Business) -> None:
-        """Look again: what the set above has said is another thing now."""
+        """Drop the cached identity, because the set above reports other filters."""
         with self._lock:
             self._points.pop(business.number, None)
 
@@ -121,7 +121,7 @@ class RowsHere:
             return known
         levels = levels_of(self._store, business.number, mirror)[1]
         described = self._described(business) if levels else []
-        # what is committed is on disk a moment later: then it is read once more
+        # a version is on disk a moment after it is committed: then it is read again
         versions = len(described) if levels else len(business.schemas)
         found = _Points(begin, versions, levels, *_changes(levels or (), described))
         with self._lock:
@@ -133,7 +133,7 @@ class RowsHere:
 
 
 def _changes(levels: Levels, described: list[tuple[int, TableSchema]]) -> tuple[list[int], list[tuple[TableRows, ...]]]:
-    """Return behind which offsets the tables are others, and which they are there."""
+    """Return the offsets after which the identity of tables changes, and the identity after each."""
     by_offset: defaultdict[int, list[TableSchema]] = defaultdict(list)
     for at, schema in described:
         by_offset[at].append(schema)
