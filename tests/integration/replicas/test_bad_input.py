@@ -114,7 +114,9 @@ def test_a_store_of_a_layout_that_nobody_reads(tmp_path: Path, etcd_server: Etcd
         store.close()
         said = refused(tmp_path / old, name=cluster.name, broker_id=old, etcd=etcd_server.addresses)
         assert "has layout 1, this broker reads" in said
-        assert "give the broker an empty data_dir. In a cluster that is all: it installs a copy" in said
+        assert (
+            "give the broker an empty data_dir. In a cluster nothing else is needed: the broker installs a copy" in said
+        )
         shutil.rmtree(tmp_path / old)
         cluster.start(old)
         writer.write(1, ROWS)

@@ -1,13 +1,13 @@
-"""The entries of the replicated log: the only thing on disk that is not derived from something else.
+"""The entries of the replicated log: the only data on disk that is not derived from other data.
 
-Everything that changes a business is an entry: half messages arrive as PREPARE, are decided by DECIDE; EPOCH fences
-older producers; CONSUMER says how far a group has come; TERM begins a leadership; LOST passes over what an unclean
-election has lost. A mirror has MIRRORED batches instead, committed above, behind full data that FULL_BEGIN,
-FULL_ROWS and FULL_END brought. HOME says which set is the home from now on, CLOSED that a window of loss of a
-promotion is closed. Replaying them in order ends where the broker stands.
+Every change of a business is an entry. Half messages arrive as PREPARE and are decided by DECIDE. EPOCH fences older
+producers, CONSUMER records the position of a group, TERM begins a leadership, and LOST passes over what an unclean
+election has lost. A mirror has MIRRORED batches instead, which are committed above; they follow the full data of
+FULL_BEGIN, FULL_ROWS and FULL_END. HOME names the set that is the home from now on. CLOSED closes the window of loss
+of a promotion. Replaying the entries in order restores the state of the broker.
 
-An entry is sealed: the seal covers the header, the index and the digest of the body, so neither a flipped epoch nor
-an entry in the wrong place passes. Entries are shipped between brokers as the bytes that are stored.
+An entry is sealed. The seal covers the header, the index and the digest of the body, so a flipped epoch or an entry at
+the wrong index is detected. Brokers ship entries to each other as the bytes that are stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KIND_BASE = 0x10
 
 
 class EntryKind(IntEnum):
-    """What an entry says."""
+    """The kinds of entries."""
 
     PREPARE = 1
     DECIDE = 2
@@ -47,12 +47,12 @@ class EntryKind(IntEnum):
     CLOSED = 12
 
 
-#: Their bodies are a BatchBody.
+#: Kinds whose body is a BatchBody.
 WITH_ENVELOPE = frozenset({EntryKind.PREPARE, EntryKind.LOST, EntryKind.MIRRORED})
 
 
 _KINDS = frozenset(EntryKind)
-#: `json.dumps` would make an encoder for each record.
+#: `json.dumps` would create an encoder for each record.
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -62,8 +62,8 @@ class Entry:
 
     `body` is the producer's BatchBody for PREPARE and MIRRORED, the broker's for LOST, a MirrorBegin for FULL_BEGIN, a
     ChunkBody for FULL_ROWS, JSON for the others.
-    `term` is the leadership in which it was appended, `epoch` the producer's, `digest` xxh3_64 of the body. `at_us` of
-    MIRRORED is when the home committed it.
+    `term` is the leadership that appended it, `epoch` that of the producer, `digest` the xxh3_64 of the body. For
+    MIRRORED, `at_us` is when the home committed it.
     """
 
     kind: EntryKind
@@ -74,7 +74,7 @@ class Entry:
     term: int = 0
 
     def encode(self, index: int) -> bytes:
-        """Return what is stored at `index`."""
+        """Return the bytes to store at `index`."""
         fields = _FIELDS.pack(_KIND_BASE + self.kind, self.term, self.epoch, self.at_us, self.digest)
         return fields + _seal(fields, index) + self.body
 
@@ -86,13 +86,13 @@ class Entry:
 
 
 def note(kind: EntryKind, *, epoch: int, at_us: int, record: dict[str, Any]) -> Entry:
-    """Make an entry of a small record."""
+    """Build an entry from a small record."""
     body = _compact(record).encode()
     return Entry(kind=kind, epoch=epoch, at_us=at_us, digest=xxhash.xxh3_64_intdigest(body), body=body)
 
 
 def decode(value: bytes, index: int, *, where: str) -> Entry:
-    """Read what is stored at `index`. Raises Corruption if the seal or the body's digest does not fit."""
+    """Decode the entry at `index`. Raises Corruption if the seal or the digest of the body does not match."""
     fields, seal = value[: _FIELDS.size], value[_FIELDS.size : _HEADER_BYTES]
     if len(value) < _HEADER_BYTES or seal != _seal(fields, index):
         raise Corruption(f"{where}: the seal of log entry {index} is broken")
@@ -106,7 +106,7 @@ def decode(value: bytes, index: int, *, where: str) -> Entry:
 
 
 def body_of(value: bytes) -> bytes:
-    """Return the body of a stored entry, unchecked: its reader checks the digest that travels with it."""
+    """Return the body of a stored entry, unchecked: its reader checks the digest that is sent with it."""
     return value[_HEADER_BYTES:]
 
 

@@ -1,7 +1,7 @@
-"""One business's log: appended at its end, applied up to the high watermark, truncatable above that.
+"""The log of one business: appended at its end, applied up to the high watermark, truncatable above it.
 
 The positions, as in etcd's raft: `applied` <= `committed` < `end`. Entries up to `committed` are safe and never taken
-back; the machine has applied those up to `applied`; what lies between `committed` and `end` is proposed only.
+back. The machine has applied those up to `applied`. Entries between `committed` and `end` are only proposed.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from venus.replication.terms import TermCache
 
 @dataclass(slots=True, eq=False)
 class Log:
-    """Where the log of a business stands. Changed by the commit thread alone."""
+    """The positions of the log of a business. Only the commit thread changes them."""
 
     business: int
     start: int = 1  # the first entry that is kept
     end: int = 1  # the index that the next entry gets
     committed: int = 0  # the high watermark
     applied: int = 0
-    durable_end: int = 1  # entries below are on disk; with one replica nobody asks
+    durable_end: int = 1  # entries below are on disk; unused with one replica
     terms: TermCache = field(default_factory=TermCache)
 
     def append(self, batch: Batch, index: int, entry: Entry, stored: bytes | None = None) -> bytes:
-        """Put an entry at `index`, its place at the end; return it as it is stored."""
+        """Append an entry at `index`; return its stored bytes."""
         value = entry.encode(index) if stored is None else stored
         batch.put(keys.RLOG, keys.log_key(self.business, index), value)
         self.terms = self.terms.append(entry.term, index)
         return value
 
     def truncate(self, batch: Batch, end: int) -> None:
-        """Take back every entry from `end` on. Raises ValueError below the high watermark."""
+        """Remove every entry from `end` on. Raises ValueError below the high watermark."""
         if end <= self.committed:
             raise ValueError(f"entry {end} is committed (high watermark {self.committed})")
         batch.delete_range(keys.RLOG, keys.log_key(self.business, end), keys.log_key(self.business, self.end))
@@ -44,7 +44,7 @@ class Log:
         self.terms = self.terms.truncate(end)
 
     def trim(self, batch: Batch, start: int) -> None:
-        """Give entries below `start` back; they are applied, and nobody reads them any more."""
+        """Delete the entries below `start`; they are applied and no longer read."""
         batch.delete_range(keys.RLOG, keys.log_key(self.business, self.start), keys.log_key(self.business, start))
         self.start = start
         self.terms = self.terms.trim(start)
@@ -56,7 +56,7 @@ class Log:
             yield index, decode(value, index, where=str(store.path))
 
     def find_end(self, store: Store) -> None:
-        """Set the end to what is on disk: the store was opened, or nothing is being written."""
+        """Set the end from the store. No write may be under way."""
         last = store.before(keys.RLOG, keys.log_key(self.business + 1, 0))
         if last is not None and last[0][:4] == keys.log_key(self.business, 0)[:4]:
             self.end = keys.log_index(last[0]) + 1

@@ -22,12 +22,13 @@ logger = logging.getLogger(__name__)
 #: 2: a row's value has its record_id (venus/codec/stored.py). 3: log entries have a term and a seal.
 FORMAT = b"3"
 
-#: From which layout to which, in place; returns how much it rewrote. A step that was interrupted starts over.
+#: By old layout: the new one, and the function that rewrites a store in place and returns the number of entries. An
+#: interrupted step starts over.
 Upgrades = Mapping[bytes, tuple[bytes, Callable[[Store], int]]]
 
 
 def check_format(store: Store, upgrades: Upgrades) -> None:
-    """Mark a new store, upgrade an older one in place; refuse any other with StorageError."""
+    """Mark a new store, upgrade an older one in place; raise StorageError for any other."""
     found = store.get(keys.STATE, keys.FORMAT)
     while found is not None and found in upgrades:
         following, step = upgrades[found]
@@ -40,9 +41,9 @@ def check_format(store: Store, upgrades: Upgrades) -> None:
     if found is not None or next(store.scan_prefix(keys.STATE, keys.CORE), None) is not None:
         raise StorageError(
             f"{store.path} has layout {(found or b'1').decode(errors='replace')}, this broker reads {FORMAT.decode()}",
-            hint="run the VENUS that wrote it, or give the broker an empty data_dir. In a cluster that is all: it "
-            "installs a copy. A broker on its own then needs `venus uninstall-triggers`, `venus install-triggers` and "
-            "`venus migrate` for each target",
+            hint="run the VENUS that wrote it, or give the broker an empty data_dir. In a cluster nothing else is "
+            "needed: the broker installs a copy. A single broker then needs `venus uninstall-triggers`, "
+            "`venus install-triggers` and `venus migrate` for each target",
         )
     _mark(store, FORMAT)
 
@@ -58,9 +59,9 @@ _BATCH_BYTES = 4 << 20
 
 
 def seal_entries(store: Store) -> int:
-    """Give the log entries of layout 2 a term and a seal; return how many were rewritten.
+    """Add a term and a seal to the log entries of layout 2; return how many were rewritten.
 
-    Entries that have them already, from a run that was interrupted, are known by their first byte. Raises Corruption.
+    The first byte shows which entries an interrupted run has rewritten already. Raises Corruption.
     """
     batch, rewritten = store.batch(), 0
     for key, value in store.scan(keys.RLOG, b"", b""):

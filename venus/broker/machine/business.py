@@ -1,8 +1,8 @@
-"""One business as the broker holds it in memory; records.py keeps it in the column family `state`.
+"""The state of one business in the memory of the broker; records.py stores it in the column family `state`.
 
-The commit thread alone changes a `Business`, while it builds a group; what other threads may see of it
-(`visible_offset`, `committed`, the tail) is published after the group's fsync. Consumers, reviews and counters are
-touched by several threads and have a lock.
+Only the commit thread changes a `Business`, while it builds a group. It publishes what other threads may see
+(`visible_offset`, `committed`, the tail) after the fsync of the group. Several threads use consumers, reviews and
+counters, which have a lock.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ Ahead = tuple[tuple[int, half.Half], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFigures:
-    """What was committed of one table."""
+    """Figures of the committed changes of one table."""
 
     namespace: str = ""
     name: str = ""
     changes: int = 0
     last_sequence: int = 0
-    rows: int = 0  # an estimate: insertions that the source announced, less deletions
+    rows: int = 0  # an estimate: announced insertions less deletions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Materialised:
-    """How far the full data has come: written together with the rows."""
+    """The position of the full data, written together with its rows."""
 
     offset: int = 0
     sequence: int = 0
     nbytes: int = 0  # Placed.after of the last batch
     at_cut_end: bool = True
     floors: dict[int, int] = field(default_factory=dict)
-    filled: int = 0  # of a mirror: full data in the log up to this index has become rows
+    filled: int = 0  # of a mirror: the full data in the log up to this index is stored as rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """An entry that was appended and is not applied yet, with the step it takes on what was proposed before it."""
+    """An entry that is appended and not applied yet, with its step on the state proposed before it."""
 
     index: int
     entry: Entry
     content: Envelope | None
     step: Step
-    stored: bytes | None = None  # as it came from a leader
-    is_new: bool = True  # proposed by a command of this process, which knows its effects already
+    stored: bytes | None = None  # the bytes received from a leader
+    is_new: bool = True  # proposed by a command of this process, which has its effects in memory already
 
 
 @dataclass(slots=True)
 class Described:
-    """The table versions that entries on the way to `state` describe; described.py keeps it."""
+    """The table versions described by entries that lead to `state`; described.py maintains it."""
 
     state: half.State | None = None
     versions: set[Version] = field(default_factory=set)
@@ -71,8 +71,8 @@ class Described:
 class Business:
     """One ordered queue.
 
-    Its half messages are held three times: `proposed` at the log's end decides what is accepted, `applying` is what
-    the machine has come to, `committed` is the same once it is on disk: what others are told.
+    It has three states of its half messages. `proposed`, at the log's end, decides what is accepted. `applying` is what
+    the machine has reached. `committed` is the same once it is on disk; other threads and peers see only this one.
     """
 
     number: int
@@ -91,30 +91,32 @@ class Business:
     captured_at_us: int = 0
     committed_seen_at: float | None = None  # when this process showed the newest batch; monotonic
     marks: list[Mark] = field(default_factory=list)  # replaced, never changed
-    #: Parts of its record as they were stored last, each with what it was made of.
+    #: The parts of its record as last stored, each with the value it was encoded from.
     encoded: dict[str, tuple[object, str]] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     tables: dict[int, TableFigures] = field(default_factory=dict)
     consumers: dict[str, Consumer] = field(default_factory=dict)
     readers: dict[int, Consumer] = field(default_factory=dict)  # transient ones, by token
-    envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided halves
+    envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided half messages
     schemas: set[Version] = field(default_factory=set)  # committed
-    described: Described = field(default_factory=Described)  # and not committed yet
-    described_from: int = 0  # every change above this Sequence is of a version that is described
+    described: Described = field(default_factory=Described)  # described, not committed yet
+    described_from: int = 0  # the version of every change above this Sequence is described
     lock: threading.Lock = field(default_factory=threading.Lock)
     visible_offset: int = 0
     visible_through: int = 0  # the newest log entry whose effects are visible
-    #: The half messages of a cut that is worth sending ahead, with the offsets they would get; replaced as a whole.
+    #: The half messages of a cut that is sent early, with the offsets they would get; replaced as a whole.
     undecided: Ahead = ()
     tail: Tail = field(default_factory=Tail)
     materialised: Materialised = field(default_factory=Materialised)
     filled_to: int = 0  # a mirror's full data is in the log up to this index, on disk
-    scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
-    halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it goes on
-    awaits_full_data: bool = False  # it is to be mirrored here, and nothing of it has come yet
-    is_forgotten: bool = False  # the materialising thread leaves it alone
-    forgotten_below: dict[int, int] = field(default_factory=dict)  # table: older tombstones may be physically gone
-    scrubbed_at_us: int = 0  # when the last pass over everything that is stored ended
+    scavenged: dict[int, int] = field(default_factory=dict)  # by table: rows up to this floor are physically removed
+    halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it runs
+    awaits_full_data: bool = False  # it is to be mirrored here, and no data has arrived yet
+    is_forgotten: bool = False  # the materialising thread ignores it
+    forgotten_below: dict[int, int] = field(
+        default_factory=dict
+    )  # by table: older tombstones may be physically removed
+    scrubbed_at_us: int = 0  # when the scrub last completed a pass over all stored data
     undescribed: dict[int, tuple[int, ...]] = field(default_factory=dict)  # table: versions of rows found by the scrub
 
     def __post_init__(self) -> None:
@@ -122,12 +124,12 @@ class Business:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was ever logged for it."""
+        """Whether its log has never had an entry."""
         return self.log.end == 1
 
     @property
     def is_filled(self) -> bool:
-        """Whether it can be served: not while a mirror's full data is on its way."""
+        """Whether it can be read: not while the full data of a mirror is incomplete."""
         mirror = self.committed.mirror
         if mirror is None:  # one that awaits its full data is empty, and its consumers have not diverged
             return not self.awaits_full_data or self.visible_offset > 0
@@ -140,7 +142,7 @@ class Business:
 
     @property
     def open_cut(self) -> int:
-        """The cut that the visible queue ends in the middle of, as only a mirror's can; 0 = it ends with a cut."""
+        """The cut in whose middle the visible queue ends, which only a mirror's can; 0 = it ends with a cut."""
         newest = self.tail.newest
         return newest.cut if newest is not None and not newest.cut_end else 0
 
@@ -155,5 +157,5 @@ class Business:
             self.counters[counter] += n
 
     def unmaterialised_bytes(self) -> int:
-        """Return how far the full data is behind."""
+        """Return how many bytes the full data is behind the queue."""
         return self.nbytes - self.materialised.nbytes

@@ -1,8 +1,8 @@
-"""Which businesses there are: a name becomes one with its first half message, and stops being one when it is forgotten.
+"""The businesses of a broker. A name becomes one with its first half message, until it is forgotten.
 
-A producer that has said who it is, and no more, has a *new* business: it lives in memory as long as somebody is
-connected to it, and leaves no trace. So a name that nothing is shipped for is never stored. Numbers are never
-used twice, because what is left of a forgotten business (a lease, a cached body) must not be taken for another one's.
+A producer that has only opened a connection has a *new* business. It lives in memory while a client is connected to
+it, and leaves no trace. So a name without data is never stored. Numbers are never used twice, because what is left of a
+forgotten business (a lease, a cached body) must not be taken for data of another one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 from venus.errors import Overloaded, Refused, Unavailable
 
-#: So many businesses that have shipped nothing yet may be connected at once.
+#: The maximum number of connected businesses that have shipped nothing yet.
 NEW_MAX = 1000
 
 
@@ -33,31 +33,31 @@ class Catalogue:
         self._holders: Counter[Business] = Counter()
         self._number = 0  # the highest that was ever used
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- lookup ------------------------------------------------------------------------------------------------
 
     def stored(self) -> list[Business]:
-        """Return those that have something on disk."""
+        """Return the businesses that have data on disk."""
         with self._lock:
             return list(self._stored.values())
 
     def present(self) -> list[Business]:
-        """Return those that are stored, and those that somebody is connected to."""
+        """Return the stored businesses, and the new ones that a client is connected to."""
         with self._lock:
             return [*self._stored.values(), *self._new.values()]
 
     def name_of(self, number: int) -> str:
-        """Return the name of a business, also of one that is being removed; "" for a number that none has."""
+        """Return the name of a business, also of one that is being removed; "" if no business has the number."""
         with self._lock:
             known = (*self._stored.values(), *self._new.values(), *self._leaving.values())
             return next((found.name for found in known if found.number == number), "")
 
     def is_stored(self, business: Business) -> bool:
-        """Whether a business has something on disk, and is not forgotten."""
+        """Whether a business has data on disk and is not being forgotten."""
         with self._lock:
             return self._stored.get(business.name) is business
 
     def has(self, name: str) -> bool:
-        """Whether a business of this name has something on disk."""
+        """Whether a business of this name has data on disk."""
         with self._lock:
             return name in self._stored
 
@@ -67,19 +67,19 @@ class Catalogue:
             return self._known(name)
 
     def filled(self, name: str) -> Business:
-        """Return a business that has something on disk. Raises Unavailable."""
+        """Return a business that has data on disk. Raises Unavailable."""
         with self._lock:
             found = self._known(name)
             if name not in self._stored:
                 raise Unavailable(f"business {name!r} has nothing yet", hint="its capture has just begun; try again")
             return found
 
-    # -- being connected ---------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------------------
 
     def enter(self, name: str) -> Business:
-        """Return the business that a producer ships for, a new one if need be, and hold it until `release`.
+        """Return the business of a producer, a new one if it does not exist, and hold it until `release`.
 
-        Raises Unavailable while it is being forgotten, Overloaded when too many are new.
+        Raises Unavailable while it is being forgotten, Overloaded if there are too many new ones.
         """
         with self._lock:
             if name in self._leaving or name in self._closed:
@@ -94,7 +94,7 @@ class Catalogue:
             return found
 
     def hold(self, name: str) -> Business:
-        """Return the business that a consumer reads, and hold it until `release`. Raises Unavailable."""
+        """Return the business of a consumer, and hold it until `release`. Raises Unavailable."""
         with self._lock:
             self._check_open(name)
             found = self._known(name)
@@ -102,7 +102,7 @@ class Catalogue:
             return found
 
     def release(self, business: Business) -> None:
-        """Let a business go; a new one, of which nothing was stored, goes for good with its last holder."""
+        """Release a business; a new one is dropped with its last holder."""
         with self._lock:
             self._holders[business] -= 1
             if self._holders[business] > 0:
@@ -112,7 +112,7 @@ class Catalogue:
                 del self._new[business.name]
 
     def close(self, name: str) -> None:
-        """Let nobody come in until `reopen`. Raises Refused while somebody is, Unavailable while it is closed."""
+        """Refuse connections until `reopen`. Raises Refused while clients are connected, Unavailable if closed."""
         with self._lock:
             self._check_open(name)
             found = self._stored.get(name) or self._new.get(name)
@@ -129,10 +129,10 @@ class Catalogue:
         if name in self._closed:
             raise _forgets(name)
 
-    # -- coming and going --------------------------------------------------------------------------------------
+    # -- adding and removing -----------------------------------------------------------------------------------
 
     def load(self, store: Store, businesses: Iterable[Business]) -> None:
-        """Take up what was found in the store."""
+        """Replace the stored businesses by those found in the store."""
         found = {business.name: business for business in businesses}
         highest = int.from_bytes(store.get(keys.STATE, keys.NUMBER) or b"", "big")
         with self._lock:
@@ -140,7 +140,7 @@ class Catalogue:
             self._number = max([highest, *(business.number for business in found.values())])
 
     def adopt(self, name: str) -> Business:
-        """Return the business that the cluster knows by this name; make it here if need be: its log will follow."""
+        """Return the business that the cluster has by this name; create it here if it is missing: its log follows."""
         with self._lock:
             found = self._stored.get(name) or self._new.pop(name, None)
             if found is None:
@@ -156,13 +156,13 @@ class Catalogue:
             return self._number
 
     def keep(self, business: Business) -> None:
-        """Note that a business is on disk."""
+        """Record that a business is on disk."""
         with self._lock:
             if self._new.pop(business.name, None) is not None:
                 self._stored[business.name] = business
 
     def take_out(self, name: str) -> Business:
-        """Begin to forget a business: nobody finds it any more. Raises Unavailable, Refused while it is in use."""
+        """Begin to forget a business: it is no longer found. Raises Unavailable, or Refused while it is in use."""
         with self._lock:
             found = self._known(name)
             if self._holders[found]:
@@ -179,16 +179,16 @@ class Catalogue:
             self._stored[business.name] = business
 
     def forgotten(self, name: str) -> None:
-        """End what `take_out` began: the name may be used again."""
+        """Finish what `take_out` began: the name may be used again."""
         with self._lock:
             self._leaving.pop(name, None)
 
     def remember_number(self, batch: Batch) -> None:
-        """Put the highest number that was ever used."""
+        """Write the highest number that was ever used."""
         with self._lock:
             batch.put(keys.STATE, keys.NUMBER, self._number.to_bytes(4, "big"))
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------------------
 
     def _known(self, name: str) -> Business:
         found = self._stored.get(name) or self._new.get(name)

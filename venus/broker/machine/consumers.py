@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-#: One look at the clock counts at most this much as absence: a process that was stopped was not there.
+#: One reading of the clock counts at most this much absence: a stopped process does not count.
 AWAY_STEP_MAX_US = 60 * 10**6
 #: An absence is stored each hundredth of the time to live, and at least this often.
 _AWAY_PARTS = 100
@@ -24,7 +24,7 @@ class Consumer:
     """A group of one business, or one transient reader.
 
     Every offset below `acknowledged` is applied; the queue is kept from `kept` on. `token` names the attachment, 0 if
-    there is none. `away_us` is how long nobody was attached while the broker was there.
+    there is none. `away_us` is how long no stream was attached while the broker ran.
     """
 
     group: str
@@ -44,7 +44,7 @@ class Consumer:
 def attach(known: Consumer | None, wanted: Consumer, *, kept: int | None, log_start: int) -> Consumer:
     """Return the record of a consumer that reads from `wanted.acknowledged` on.
 
-    Without `kept` nothing is given up that is kept for the group already: only an acknowledgement does that.
+    Without `kept`, the queue that is kept for the group stays: only an acknowledgement releases it.
     """
     offset = wanted.acknowledged
     if kept is None:
@@ -53,9 +53,9 @@ def attach(known: Consumer | None, wanted: Consumer, *, kept: int | None, log_st
 
 
 def acknowledge(known: Consumer, *, applied: int, kept: int | None, end: int, now_us: int) -> Consumer:
-    """Return the record after an acknowledgement: no position goes back, or beyond the queue's `end`.
+    """Return the record after an acknowledgement: no position moves back, or beyond the queue's `end`.
 
-    `applied` 0 says nothing; `kept` None says the same as `applied`.
+    `applied` 0 means unknown; `kept` None means the same as `applied`.
     """
     reached = max(known.acknowledged, min(applied, end))
     needed = min(applied if kept is None else kept, reached)
@@ -68,20 +68,20 @@ def detach(known: Consumer, *, now_us: int) -> Consumer:
 
 
 def away(known: Consumer, passed_us: int) -> Consumer:
-    """Count time in which the broker was there and the consumer may not have been."""
+    """Count time in which the broker ran without a stream of the consumer."""
     if known.connected:
         return known
     return replace(known, away_us=known.away_us + min(max(passed_us, 0), AWAY_STEP_MAX_US))
 
 
 def is_stored(before: Consumer, after: Consumer, ttl_s: float) -> bool:
-    """Whether an absence has grown so much that it is written down: what is lost in a crash is not counted."""
+    """Whether an absence has grown enough to be stored; a crash loses the rest."""
     step_us = max(1, min(_AWAY_STORED_MAX_US, int(ttl_s * 1e6) // _AWAY_PARTS))
     return before.away_us // step_us != after.away_us // step_us
 
 
 def has_expired(consumer: Consumer, ttl_s: float) -> bool:
-    """Whether a group has been away for longer than it may."""
+    """Whether a group has been absent for longer than its time to live."""
     return not consumer.connected and consumer.away_us > ttl_s * 1e6
 
 
@@ -92,7 +92,7 @@ def kept_for(consumers: Iterable[Consumer]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Where the queue stood at a time: lets tombstones be dated without storing a time in each."""
+    """The position of the queue at a time: dates tombstones without a time in each of them."""
 
     at_us: int
     sequence: int
@@ -100,20 +100,20 @@ class Mark:
 
 
 def trim_point(materialised: int, kept: Iterable[int], pins: Iterable[int]) -> int:
-    """Return the offset below which nobody needs anything; `kept` are the consumers'."""
+    """Return the offset below which nothing is needed; `kept` are the offsets of the consumers."""
     return min([materialised, *kept, *pins])
 
 
 def forget_tombstones_below(marks: Iterable[Mark], trim: int, now_us: int, age_us: int = 24 * 3600 * 10**6) -> int:
-    """Return the Sequence below which tombstones may go: applied by everyone, and a day old."""
+    """Return the Sequence below which tombstones may be removed: applied by every consumer, and a day old."""
     return max((m.sequence for m in marks if m.next_offset <= trim and m.at_us <= now_us - age_us), default=0)
 
 
 def thin(marks: list[Mark], mark: Mark, *, every_us: int = 600 * 10**6, keep: int = 300) -> list[Mark]:
     """Add a mark, at most one each ten minutes, for two days.
 
-    One that is far before the last one too: the clock has been set back, and without newer marks no tombstone would go
-    until it is as late as it was once.
+    A mark far before the last one is added too: the clock was set back, and without newer marks no tombstone would be
+    removed until the clock has caught up.
     """
     if marks and abs(mark.at_us - marks[-1].at_us) < every_us:
         return marks

@@ -1,8 +1,8 @@
-"""Which table versions are described at the end of a log: nobody could read a row of any other.
+"""Which table versions are described at the end of a log; rows of any other version cannot be read.
 
-A rollback takes every later half message with it, so a half message may stand on what an undecided one describes.
-What is committed is in `Business.schemas`; what is not is remembered beside the proposed state that it belongs to, and
-made again when that state was taken back.
+A rollback removes every later half message with it, so a half message may rely on the descriptions of an undecided
+one. `Business.schemas` has the committed versions. The others are kept beside the proposed state that they belong to,
+and rebuilt if that state was taken back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_versions(business: Business, content: Envelope, where: str) -> None:
 
 
 def newest(business: Business) -> list[broker_pb2.KnownTable]:
-    """Return every table that was ever described here, with its newest version: no other history may go on in it."""
+    """Return every table that was ever described here, with its newest version: no other history may continue it."""
     versions: dict[int, int] = {}
     for table_id, version in business.schemas:
         versions[table_id] = max(version, versions.get(table_id, 0))
@@ -48,7 +48,7 @@ def newest(business: Business) -> list[broker_pb2.KnownTable]:
 
 
 def contradicted(store: Store, business: Business, content: Envelope) -> change_pb2.TableSchema | None:
-    """Return what is stored of a version that this describes as another table, or with other columns."""
+    """Return the stored schema of a version that `content` describes as another table, or with other columns."""
     for schema in content.schemas:
         found = store.get(keys.STATE, keys.schema_key(business.number, schema.table_id, schema.version))
         if found is None:
@@ -62,7 +62,7 @@ def contradicted(store: Store, business: Business, content: Envelope) -> change_
 
 
 def _other_name(business: Business, schema: change_pb2.TableSchema) -> change_pb2.TableSchema | None:
-    """Return what is known by the number of a table that never had this name: in one history no table is renamed."""
+    """Return the known table if its number had another name: within one history no table is renamed."""
     known = business.tables.get(schema.table_id)
     if known is None or not known.name or (known.namespace, known.name) == (schema.namespace, schema.name):
         return None
@@ -72,13 +72,13 @@ def _other_name(business: Business, schema: change_pb2.TableSchema) -> change_pb
 
 
 def _shape(schema: change_pb2.TableSchema) -> tuple[object, ...]:
-    """Return what rows are read by, and where they belong."""
+    """Return what identifies the table and decides how its rows are read."""
     columns = tuple((c.number, c.name, c.type.kind) for c in schema.columns)
     return schema.namespace, schema.name, tuple(schema.key), columns
 
 
 def follow(business: Business, taken: Step, content: Envelope | None) -> None:
-    """Keep up with an entry that is proposed, if what is remembered belongs to the state before it."""
+    """Update the described versions with a proposed entry, if they belong to the state before it."""
     known = business.described
     if known.state is taken.before and not taken.removed:
         known.state = taken.after
@@ -87,7 +87,7 @@ def follow(business: Business, taken: Step, content: Envelope | None) -> None:
 
 
 def undecided(business: Business) -> set[Version]:
-    """Collect what is described by half messages that are on disk or proposed, and not rolled back."""
+    """Collect the versions described by half messages that are on disk or proposed, and not rolled back."""
     removed = {found.index for pending in business.pending for found in pending.step.removed}
     stored = [business.envelopes[h.batch_no] for h in business.applying.halves if h.index not in removed]
     proposed = [p.content for p in business.pending if p.content is not None and p.index not in removed]

@@ -1,7 +1,7 @@
 """The envelope of a batch: what the broker must know of a BatchBody without decoding any row.
 
-It is read twice: when the half message arrives, so that a body which does not add up is refused before it is
-acknowledged, and when the full data is materialised.
+It is read twice: when the half message arrives, so that an inconsistent body is refused before it is acknowledged, and
+when the full data is materialised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from venus.model import ChangeKind
 from venus.rpc import limits
 from venus.wire import change_pb2
 
-#: What a producer may send.
+#: The kinds of sections that a producer may send.
 _KINDS = frozenset(change_pb2.TableChanges.Kind.values()) - {change_pb2.TableChanges.LEFT_OUT}
 
 #: A table's id, and one of its schema versions.
@@ -26,19 +26,19 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionFigures:
-    """What a section adds to the statistics of its table."""
+    """The contribution of a section to the statistics of its table."""
 
     table_id: int
     changes: int
     last_sequence: int
     truncates: bool
-    inserted: int  # as far as the source says so
+    inserted: int  # 0 if the source does not announce them
     deleted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What a batch is about. `tables` are those it has sections or schemas of."""
+    """The envelope. `tables` are those with sections or schemas in the batch."""
 
     batch_no: int
     first_sequence: int
@@ -49,8 +49,8 @@ class Envelope:
     changes: tuple[SectionFigures, ...]
     schemas: tuple[change_pb2.TableSchema, ...]
     versions: frozenset[Version]  # of its sections
-    lost: int = 0  # offsets that it stands for, without changes
-    left_out: int = 0  # the same, of what a set does not mirror
+    lost: int = 0  # offsets that it represents, without changes
+    left_out: int = 0  # the same, for what a set does not mirror
 
     @property
     def described(self) -> set[Version]:
@@ -59,7 +59,7 @@ class Envelope:
 
     @property
     def tables(self) -> tuple[int, ...]:
-        """The tables that a filter compares with."""
+        """The tables that a filter is compared with."""
         return tuple(sorted({c.table_id for c in self.changes} | {s.table_id for s in self.schemas}))
 
 
@@ -71,17 +71,17 @@ def open_body(batch_no: int, body: bytes) -> Envelope:
         raise DigestMismatch(f"half message {batch_no} carries batch {message.batch_no}")
     limits.check(message, f"batch {batch_no}: ")
     if message.lost or message.left_out:
-        raise ProtocolError(f"batch {batch_no} says that something is lost, which only the broker does")
+        raise ProtocolError(f"batch {batch_no} declares lost offsets, which only the broker may do")
     _check_sections(message, mirrored=False)
     return envelope(message)
 
 
 def open_mirrored(body: bytes) -> Envelope:
-    """Read and check the envelope of a batch that the set above has committed. Raises ProtocolError."""
+    """Read and check the envelope of a batch committed by the set above. Raises ProtocolError."""
     message = parse(body)
     limits.check(message, f"batch {message.batch_no}: ")
     if (message.lost or message.left_out) and (message.count or message.tables):
-        raise ProtocolError(f"batch {message.batch_no} has changes and says that it has none")
+        raise ProtocolError(f"batch {message.batch_no} has changes, and offsets without changes")
     _check_sections(message, mirrored=True)
     return envelope(message)
 
@@ -93,7 +93,9 @@ def _check_sections(message: change_pb2.BatchBody, *, mirrored: bool) -> None:
         else:
             _check(message.batch_no, table)
     if sum(table.count for table in message.tables) != message.count:
-        raise ProtocolError(f"batch {message.batch_no} says it has {message.count} changes, its sections have others")
+        raise ProtocolError(
+            f"batch {message.batch_no} declares {message.count} changes, its sections have another number"
+        )
 
 
 def parse(body: bytes) -> change_pb2.BatchBody:
@@ -105,7 +107,7 @@ def parse(body: bytes) -> change_pb2.BatchBody:
 
 
 def count_of(body: bytes) -> int:
-    """Return how many changes a body says it has, 0 if it is none; the whole of it is checked elsewhere.
+    """Return the number of changes that a body declares, 0 if it is no batch; `open_body` checks all of it.
 
     Fields 1 to 3 are its first bytes, where our adapters write them; anything else is parsed.
     """
@@ -123,7 +125,7 @@ def count_of(body: bytes) -> int:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends; what is cut off ends the body."""
+    """Return a number and the position after it; a number that is cut off ends with the body."""
     value = shift = 0
     while at < len(body):
         value |= (body[at] & 0x7F) << shift
@@ -135,7 +137,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def envelope(message: change_pb2.BatchBody) -> Envelope:
-    """Keep what the broker wants of a parsed batch."""
+    """Return the envelope of a parsed batch."""
     sequence = message.first_sequence
     changes = []
     for table in message.tables:
@@ -199,14 +201,14 @@ def sections(message: change_pb2.BatchBody) -> list[Section]:
 
 
 def _copy(schema: change_pb2.TableSchema) -> change_pb2.TableSchema:
-    copy = change_pb2.TableSchema()  # a part of a message would keep the whole batch in memory
+    copy = change_pb2.TableSchema()  # a reference into a message would keep the whole batch in memory
     copy.CopyFrom(schema)
     return copy
 
 
 def _check_left_out(batch_no: int, table: change_pb2.TableChanges) -> None:
     if table.record_ids or table.record_id_sizes or table.rows or table.row_sizes or table.is_deleted:
-        raise ProtocolError(f"batch {batch_no}: what is left out has rows")
+        raise ProtocolError(f"batch {batch_no}: a LEFT_OUT section has rows")
 
 
 def _check(batch_no: int, table: change_pb2.TableChanges) -> None:

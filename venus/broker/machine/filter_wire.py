@@ -1,4 +1,4 @@
-"""Row filters between the wire and what the rules know."""
+"""Row filters between the wire and `venus.network`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from venus.wire import broker_pb2
 
 
 def from_wire(filters: Iterable[broker_pb2.RowFilter]) -> tuple[RowFilter, ...]:
-    """Read filters; what they say is checked where they are fitted to a table."""
+    """Decode filters; their predicates are checked when they are fitted to a table."""
     return tuple(
         RowFilter(
             table=one.table,
@@ -34,7 +34,7 @@ def to_wire(filters: Iterable[RowFilter]) -> list[broker_pb2.RowFilter]:
 
 
 def levels_from_wire(levels: broker_pb2.RowLevels) -> Levels:
-    """Read the filters of several sets."""
+    """Decode the filters of several sets."""
     return tuple(from_wire(level.where) for level in levels.levels)
 
 

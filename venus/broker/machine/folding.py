@@ -1,12 +1,12 @@
 """What a change does to the full data (VENUS 3.3, table 3, corrected), without any I/O.
 
-The rule is `_RULES`: the Sequence of a change against the stored Sequence of the same record_id. Tombstones are
-kept, because a deletion that is forgotten lets an older change bring the row back. Each table has a floor: rows
-whose Sequence is not above it are gone, which is how TRUNCATE and the end of a sweep remove a whole table's rows
-without touching them.
+The rule is `_RULES`: the Sequence of a change against the stored Sequence of the same record_id. Tombstones are kept,
+because without the tombstone of a deletion an older change would restore the row. Each table has a floor: rows whose
+Sequence is not above it do not exist. So TRUNCATE and the end of a sweep remove all rows of a table without touching
+them.
 
-Sequences of a queue increase, so a section that starts above everything materialised needs no look at what is
-stored (`fold` with `stored=None`); anything else is compared. Both ways end in the same rows.
+Sequences of a queue increase, so a section that starts above everything materialised is not compared with what is
+stored (`fold` with `stored=None`); any other is. Both ways have the same result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Stored = Callable[[Sequence[bytes]], dict[bytes, bytes]]
 
 
 class Found(Enum):
-    """What is stored under a record_id."""
+    """The kind of value stored under a record_id."""
 
     NOTHING = auto()
     ROW = auto()
@@ -37,14 +37,14 @@ class Found(Enum):
 
 
 class Write(Enum):
-    """What is written."""
+    """The kind of value that a change writes."""
 
     NOTHING = auto()
     ROW = auto()
     TOMBSTONE = auto()
 
 
-#: (is_deleted, what is stored) -> what a *newer* change writes. A change that is not newer writes nothing.
+#: (is_deleted, stored value) -> what a *newer* change writes. A change that is not newer writes nothing.
 _RULES = {
     (True, Found.NOTHING): Write.TOMBSTONE,
     (True, Found.TOMBSTONE): Write.TOMBSTONE,
@@ -117,7 +117,7 @@ def _compare(section: Section, keys: list[bytes], values: list[bytes], floor: in
 
 
 def rule(sequence: int, is_deleted: bool, stored: bytes | None, floor: int) -> Write:
-    """Apply the table to one change."""
+    """Return what one change writes, by `_RULES`."""
     if sequence <= floor:
         return Write.NOTHING
     if stored is None:

@@ -27,7 +27,7 @@ from venus.model import Verdict
 
 T = TypeVar("T")
 
-#: What a version leaves out at its start is given back once it is so many elements, and more than it shows.
+#: A version copies its elements once those skipped at its start are more than this, and more than its own.
 _COPY_ABOVE = 256
 
 
@@ -43,7 +43,7 @@ class Shared(Sequence[T]):
     def followed_by(self, item: T) -> Shared[T]:
         """Return these elements and one more, in constant time for the newest version."""
         found = self
-        if len(self._items) != self._stop:  # another version has gone on from here
+        if len(self._items) != self._stop:  # another version has appended here
             found = Shared(self)
         found._items.append(item)
         return found._view(found._start, found._stop + 1)
@@ -90,11 +90,11 @@ class Shared(Sequence[T]):
         return found
 
 
-#: So many decisions are remembered, to answer a producer that asks again.
+#: How many decisions are kept, to answer a producer that asks again.
 OUTCOMES_MAX = 32
-#: Above this a source's epoch is believed only if the broker gave it itself.
+#: Above this, a source's epoch is accepted only if this broker assigned it.
 EPOCH_MAX = 2**48
-#: The Sequences of one batch may leave out so many at most: what is beyond is no source's counter.
+#: The maximum gap in Sequences before a batch: no counter of a source jumps further.
 JUMP_MAX = REACHES["Sequence"].most
 
 RESYNC_HINT = (
@@ -104,7 +104,7 @@ RESYNC_HINT = (
 
 
 class Stage(Enum):
-    """Where a half message stands."""
+    """The stage of a half message."""
 
     ABSENT = auto()
     HALF = auto()
@@ -113,7 +113,7 @@ class Stage(Enum):
 
 
 class Event(Enum):
-    """What arrives about it."""
+    """What arrives for a half message."""
 
     HALF = auto()
     COMMIT = auto()
@@ -122,13 +122,13 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What the broker does."""
+    """The reaction of the broker."""
 
     PERSIST = auto()
     COMMIT = auto()
     ROLL_BACK = auto()
-    ANSWER = auto()  # from the record; nothing changes
-    RESEND = auto()  # a half before this one is missing
+    ANSWER = auto()  # from the recorded outcome; nothing changes
+    RESEND = auto()  # an earlier half message is missing
     WAIT = auto()  # the local transaction has not ended
 
 
@@ -154,7 +154,7 @@ _STAGE = {Verdict.COMMIT: Stage.COMMITTED, Verdict.ROLLBACK: Stage.ROLLED_BACK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Half:
-    """A half message, without its body; `index` is where the log has that."""
+    """A half message without its body, which the log has at `index`."""
 
     batch_no: int
     digest: int
@@ -163,7 +163,7 @@ class Half:
     nbytes: int = 0
     received_at_us: int = 0
     index: int = 0
-    lost: int = 0  # it stands for so many offsets that an unclean election has lost
+    lost: int = 0  # the number of offsets lost by an unclean election that it represents
 
     @property
     def last_sequence(self) -> int:
@@ -172,13 +172,13 @@ class Half:
 
     @property
     def offsets(self) -> int:
-        """How many offsets it takes: an empty batch takes one, so that it has a place in the queue too."""
+        """How many offsets it takes: an empty batch takes one, so that it has a position in the queue too."""
         return self.lost or max(self.count, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a half message ended; `next_offset` is the queue's end after it."""
+    """The decision on a half message; `next_offset` is the queue's end after it."""
 
     batch_no: int
     digest: int
@@ -203,7 +203,7 @@ class State:
 
     @property
     def is_mirror(self) -> bool:
-        """Whether its changes come from the set above, and no producer ships for it here."""
+        """Whether its changes come from the set above, without a producer here."""
         return self.mirror is not None and not (self.home is not None and self.home.here)
 
     @property
@@ -222,31 +222,31 @@ class State:
         return self.halves[-1].last_sequence if self.halves else self.last_sequence
 
     def undecided(self, batch_no: int) -> Half | None:
-        """Return the undecided half with this number; they are dense."""
+        """Return the undecided half message with this number; the numbers are dense."""
         at = batch_no - self.last_batch - 1
         return self.halves[at] if 0 <= at < len(self.halves) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a decision is answered with: COMMIT through, ROLLBACK from `batch_no`."""
+    """The answer to a decision: COMMIT through `batch_no`, or ROLLBACK from it."""
 
     verdict: Verdict
     batch_no: int
     next_offset: int
 
 
-# -- looking ---------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------------------
 
 
 def fence(state: State, epoch: int) -> None:
-    """Refuse whoever is not the newest producer."""
+    """Raise Fenced unless `epoch` is that of the newest producer."""
     if epoch != state.epoch:
         raise Fenced(f"epoch {epoch} has been replaced by epoch {state.epoch}")
 
 
 def accept(state: State, epoch: int, half: Half) -> Action:
-    """Say what to do with a half message that arrives: PERSIST, ANSWER or RESEND."""
+    """Return the action for an arriving half message: PERSIST, ANSWER or RESEND."""
     fence(state, epoch)
     if half.batch_no > state.end_batch + 1:
         return Action.RESEND
@@ -266,7 +266,7 @@ def accept(state: State, epoch: int, half: Half) -> Action:
 
 
 def judge(state: State, epoch: int, batch_no: int, digest: int, verdict: Verdict) -> Action:
-    """Say what to do with a decision: COMMIT, ROLL_BACK, ANSWER or WAIT. Raises IllegalTransition."""
+    """Return the action for a decision: COMMIT, ROLL_BACK, ANSWER or WAIT. Raises IllegalTransition."""
     fence(state, epoch)
     if verdict is Verdict.UNKNOWN:
         return Action.WAIT
@@ -278,7 +278,7 @@ def judge(state: State, epoch: int, batch_no: int, digest: int, verdict: Verdict
 
 
 def stage(state: State, batch_no: int, digest: int, mismatch: type[ProtocolError]) -> Stage:
-    """Say where a batch stands. A batch number may be used again after a rollback, hence the digest."""
+    """Return the stage of a batch. A number may be used again after a rollback, hence the digest."""
     for outcome in reversed(state.outcomes):
         if outcome.batch_no == batch_no and outcome.digest == digest and state.undecided(batch_no) is None:
             return _STAGE[outcome.verdict]
@@ -287,7 +287,7 @@ def stage(state: State, batch_no: int, digest: int, mismatch: type[ProtocolError
         if half.digest == digest:
             return Stage.HALF
         if any(o.batch_no == batch_no and o.digest == digest for o in state.outcomes):
-            return Stage.ROLLED_BACK  # a late word about an earlier use of the number
+            return Stage.ROLLED_BACK  # a late message about an earlier use of the number
         raise mismatch(f"batch {batch_no} is known with digest {half.digest:016x}, not {digest:016x}")
     if batch_no > state.last_batch:
         return Stage.ABSENT
@@ -298,20 +298,20 @@ def stage(state: State, batch_no: int, digest: int, mismatch: type[ProtocolError
 
 
 def recorded(state: State, batch_no: int, digest: int, verdict: Verdict) -> Answer:
-    """Answer a decision that was taken before, or that decides nothing."""
+    """Return the answer to a decision that was made before, or that decides nothing."""
     for outcome in reversed(state.outcomes):
         if (outcome.batch_no, outcome.digest, outcome.verdict) == (batch_no, digest, verdict):
             return Answer(verdict=verdict, batch_no=batch_no, next_offset=outcome.next_offset)
     return Answer(verdict=verdict, batch_no=batch_no, next_offset=state.next_offset)
 
 
-# -- stepping --------------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------------------
 
 
 def check_producer(state: State, source_last_batch: int) -> None:
-    """Refuse a producer whose source has committed more than this broker ever got (rule 6).
+    """Refuse a producer whose source has committed more than this broker ever received (rule 6).
 
-    After an unclean election that is expected: the producer is asked what is missing.
+    After an unclean election that is expected: the broker asks the producer what is missing.
     """
     if source_last_batch > state.end_batch and not loss.in_doubt(state.losses):
         raise Diverged(
@@ -322,7 +322,7 @@ def check_producer(state: State, source_last_batch: int) -> None:
 
 
 def check_epoch(state: State, source_epoch: int) -> None:
-    """Refuse an epoch that would leave no room for those of later producers."""
+    """Refuse an epoch that leaves no room for those of later producers."""
     if source_epoch > max(state.epoch, EPOCH_MAX):
         raise ProtocolError(f"the source's epoch is {source_epoch}: it must be from 0 to {max(state.epoch, EPOCH_MAX)}")
 
@@ -330,26 +330,26 @@ def check_epoch(state: State, source_epoch: int) -> None:
 def next_epoch(state: State, source_epoch: int, at_us: int) -> int:
     """Return the epoch of a new producer: above all before it, and above the time in milliseconds.
 
-    A home that was set back to a backup, or a business that was forgotten and made again, thereby goes on in an epoch
-    that its lost history never had, so that whoever has something of that is told.
+    So a home restored from a backup, or a business that was forgotten and created again, continues in an epoch that its
+    lost history never had. A consumer that applied a part of that history is then found to have diverged.
     """
     return max(state.epoch, source_epoch, at_us // 1000) + 1
 
 
 def raise_epoch(state: State, epoch: int, producer: str) -> State:
-    """Make `producer` the only one that is listened to."""
+    """Make `producer` the only accepted producer."""
     return replace(state, epoch=epoch, producer=producer)
 
 
 def with_halves(state: State, halves: Iterable[Half]) -> State:
-    """Return the state with the undecided halves that were found on disk."""
+    """Return the state with the undecided half messages found on disk."""
     return replace(state, halves=Shared(halves))
 
 
 def persist(state: State, half: Half) -> State:
-    """Add a half message that `accept` wants persisted."""
+    """Add a half message for which `accept` returned PERSIST."""
     assert half.batch_no == state.end_batch + 1, "halves are persisted in order"
-    return State(  # each field by its name: twice as fast as `replace`, and this is done for every half message
+    return State(  # twice as fast as `replace`, and it runs for every half message
         epoch=state.epoch,
         producer=state.producer,
         last_batch=state.last_batch,
@@ -364,7 +364,7 @@ def persist(state: State, half: Half) -> State:
 
 
 def commit(state: State, batch_no: int) -> tuple[State, tuple[tuple[int, Half], ...]]:
-    """Decide every half up to `batch_no`; return them with their base offsets."""
+    """Commit every half message up to `batch_no`; return them with their base offsets."""
     through = batch_no - state.last_batch
     decided, left = state.halves[:through], state.halves[through:]
     assert decided, "commit of nothing"
@@ -387,7 +387,7 @@ def commit(state: State, batch_no: int) -> tuple[State, tuple[tuple[int, Half], 
 
 
 def roll_back(state: State, batch_no: int) -> tuple[State, tuple[Half, ...]]:
-    """Remove every half from `batch_no` on: what was captured after a rolled back batch stands on nothing."""
+    """Remove every half message from `batch_no` on: later ones depend on the batch that is rolled back."""
     keep = batch_no - state.last_batch - 1
     left, removed = state.halves[:keep], state.halves[keep:]
     assert removed, "rollback of nothing"

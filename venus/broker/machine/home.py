@@ -1,7 +1,7 @@
 """Which set is the home of a business, once a promotion has moved it. Pure.
 
-A business that was never moved has no such record. The home term counts the promotions: of two homes, the one with the
-higher term counts, and whoever follows a higher one takes nothing from a lower one any more.
+A business that was never moved has no such record. The home term counts the promotions. Of two homes, the one with the
+higher term counts, and a set that follows it accepts nothing from the other.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from venus.wire import broker_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The home since a promotion: its set, and addresses of its brokers as far as they are known.
+    """The home since a promotion: its set, and the known addresses of its brokers.
 
-    `here`: it is this set.
+    `here`: this set is the home.
     """
 
     set: str
@@ -31,27 +31,27 @@ class Home:
 
 
 def term_of(home: Home | None) -> int:
-    """Return the home term; 0 = it was never moved."""
+    """Return the home term; 0 = the home was never moved."""
     return home.term if home is not None else 0
 
 
 def encode(home: Home | None) -> dict[str, Any] | None:
-    """Return what is logged and stored."""
+    """Return the record to log and store."""
     return asdict(home) if home is not None else None
 
 
 def decode(stored: Mapping[str, Any] | None) -> Home | None:
-    """Read what `encode` returned."""
+    """Read a record of `encode`."""
     return Home(**{**stored, "addresses": tuple(stored["addresses"])}) if stored is not None else None
 
 
 def said(home: Home | None) -> broker_pb2.Home | None:
-    """Return what other brokers and commands are told."""
+    """Return the message for other brokers and commands."""
     return None if home is None else broker_pb2.Home(set=home.set, home_term=home.term, addresses=home.addresses)
 
 
 def heard(message: broker_pb2.Home) -> Home | None:
-    """Return what another broker says of the home; None = it was never moved there."""
+    """Read the home from the message of another broker; None = it was never moved there."""
     if not message.home_term:
         return None
     return Home(set=message.set, term=message.home_term, addresses=tuple(message.addresses))

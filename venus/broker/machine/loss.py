@@ -1,9 +1,9 @@
-"""What unclean elections and promotions may have lost of one business, as its log knows it. Pure.
+"""What unclean elections and promotions may have lost of one business, as its log has it. Pure.
 
-VENUS 3.1, `availability`; Minos: the home is gone and another core set becomes it. A leader that is not known to have
-everything notes that with the entry that begins its term, a promoted set with the one that makes it the home. The
-producer then says what the source has committed. What the log lacks of that is the window: its offsets are passed over,
-so that none is given twice, and its rows are in the source, from where a repair ships them again.
+VENUS 3.1, `availability`; Minos: the home is gone and another core set becomes it. A leader that may lack acknowledged
+data records that with the entry that begins its term; a promoted set records it with the entry that makes it the home.
+The producer then reports what the source has committed. What the log lacks of that is the window. Its offsets are
+passed over, so that none is assigned twice. Its rows are in the source, and a repair ships them again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
-#: The oldest ones are forgotten; the coordinator has those that are not closed.
+#: Above this the oldest are dropped; the coordinator keeps those that are not closed.
 LOSSES_MAX = 100
 
 
@@ -20,9 +20,9 @@ LOSSES_MAX = 100
 class Loss:
     """The window of one unclean election or promotion: offsets from `first_offset` to below `end_offset`.
 
-    -1 = not measured yet. One of an election stays here, and the coordinator's record says whether it is closed. One
-    of a promotion has a `home_term` and no term, and is closed here: `verified` are the consumer groups whose targets
-    were compared and repaired since; `given_up` = nobody wants to know.
+    -1 = not measured yet. The loss of an election stays here; the coordinator's record says whether it is closed. The
+    loss of a promotion has a `home_term` and no term, and is closed here. `verified` are the consumer groups whose
+    targets were compared and repaired since; `given_up` = an operator has given it up.
     """
 
     term: int
@@ -37,29 +37,29 @@ class Loss:
 
     @property
     def measured(self) -> bool:
-        """Whether a producer has said what is missing."""
+        """Whether a producer has reported what is missing."""
         return self.end_offset >= 0
 
 
 def begun(losses: tuple[Loss, ...], term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
-    """Note that a leader begins whose log ends before `offset` and `batch_no`, and may lack what follows."""
+    """Add the loss of a leader whose log ends before `offset` and `batch_no`, and may lack what follows."""
     return (*losses, Loss(term=term, first_offset=offset, first_batch=batch_no))[-LOSSES_MAX:]
 
 
 def promoted(losses: tuple[Loss, ...], home_term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
-    """Note that a mirror becomes the home that may lack what its home had from `offset` and `batch_no` on."""
+    """Add the loss of a promoted mirror, which may lack what its home had from `offset` and `batch_no` on."""
     return (*losses, Loss(term=0, home_term=home_term, first_offset=offset, first_batch=batch_no))[-LOSSES_MAX:]
 
 
 def of_promotions(losses: Iterable[Loss]) -> list[Loss]:
-    """Return what promotions may have lost, as far as that is not closed."""
+    """Return the losses of promotions that are not given up."""
     return [loss for loss in losses if loss.home_term and not loss.given_up]
 
 
 def closed(
     losses: tuple[Loss, ...], home_terms: Collection[int], *, group: str, groups: Collection[str]
 ) -> tuple[Loss, ...]:
-    """Note that a group's target equals the source; a window goes once that is so for each of `groups`."""
+    """Record that a group's target equals the source; drop a window once all of `groups` are recorded."""
     after = []
     for loss in losses:
         if loss.home_term in home_terms and loss.home_term and loss.measured:
@@ -71,7 +71,7 @@ def closed(
 
 
 def given_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss, ...]:
-    """Give up what promotions may have lost. One that is not measured stays to ask the producer, and is not shown."""
+    """Give up losses of promotions. An unmeasured one stays, to ask the producer, and is not shown."""
     return tuple(
         replace(loss, given_up=True) if loss.home_term in home_terms and loss.home_term else loss
         for loss in losses
@@ -82,7 +82,7 @@ def given_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Los
 def measured(
     losses: tuple[Loss, ...], *, first_offset: int, end_offset: int, first_batch: int, last_batch: int, rows: int
 ) -> tuple[Loss, ...]:
-    """Note what is missing behind the newest entry, for every window that is not measured."""
+    """Set what is missing after the newest entry, in every window that is not measured."""
 
     def with_end(loss: Loss) -> Loss:
         return replace(
@@ -91,23 +91,23 @@ def measured(
         )  # fmt: skip
 
     known = [loss if loss.measured else with_end(loss) for loss in losses]
-    # of a promotion nobody else keeps a record: one that has lost nothing, or was given up, is done
+    # a promotion has no other record: one that has lost nothing, or was given up, is finished
     done = [loss for loss in known if loss.home_term and (loss.given_up or loss.end_offset == loss.first_offset)]
     return tuple(loss for loss in known if loss not in done)
 
 
 def in_doubt(losses: Iterable[Loss]) -> bool:
-    """Whether nobody has said yet what is missing."""
+    """Whether any loss is not measured yet."""
     return any(not loss.measured for loss in losses)
 
 
 def encode(losses: Iterable[Loss]) -> list[tuple[Any, ...]]:
-    """Return what is stored."""
+    """Return the rows to store."""
     return [astuple(loss) for loss in losses]
 
 
 def decode(stored: Iterable[Iterable[Any]]) -> tuple[Loss, ...]:
-    """Read what `encode` returned; an older broker stored fewer fields."""
+    """Read the rows of `encode`; an older broker stored fewer fields."""
     names = [field.name for field in fields(Loss)]
     found = (Loss(**dict(zip(names, values, strict=False))) for values in stored)
     return tuple(replace(loss, verified=tuple(loss.verified)) for loss in found)

@@ -24,12 +24,12 @@ from venus.wire import mirror_pb2
 
 @dataclass(slots=True)
 class Applied:
-    """What entries did: batches that became visible, half messages that are settled or new."""
+    """The effects of entries: batches that became visible, half messages that are decided or new."""
 
     placed: list[queue_index.Placed] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
     expected: list[int] = field(default_factory=list)
-    begun_again: bool = False  # a mirror's: whatever was visible before is gone
+    begun_again: bool = False  # a mirror's: what was visible before is gone
     filled_to: int = 0  # a mirror's: its full data is in the log up to this index
 
 
@@ -43,21 +43,21 @@ def apply_pending(business: Business, through: int, batch: Batch) -> Applied:
 
 
 def reload(store: Store, business: Business) -> None:
-    """Forget what was changed in memory and is not on disk."""
+    """Discard changes in memory that are not on disk."""
     records.restore(store, business)
     business.log.find_end(store)
     pend_rest(store, business)
 
 
 def stand_still(store: Store, business: Business) -> None:
-    """Go back to what is applied on disk, and propose nothing beyond it: an entry there cannot be applied here."""
+    """Return to what is applied on disk, and propose nothing beyond it: an entry there cannot be applied here."""
     records.restore(store, business)
     business.log.find_end(store)
     business.pending.clear()
 
 
 def pend_rest(store: Store, business: Business) -> None:
-    """Propose what the log has beyond what is applied."""
+    """Propose the entries of the log that are not applied."""
     business.pending.clear()
     business.proposed = business.applying
     for index, entry in business.log.entries(store, business.log.applied + 1, business.log.end):
@@ -65,7 +65,7 @@ def pend_rest(store: Store, business: Business) -> None:
 
 
 def pend(business: Business, index: int, entry: Entry) -> None:
-    """Propose an entry that is in the log."""
+    """Propose an entry of the log."""
     content = envelope(parse(entry.body)) if entry.kind in WITH_ENVELOPE else None
     taken = step(business.proposed, index, entry, content)
     business.proposed = taken.after
@@ -74,7 +74,7 @@ def pend(business: Business, index: int, entry: Entry) -> None:
 
 
 def replay(store: Store, business: Business) -> int:
-    """Apply what the log has beyond `applied`, up to the high watermark; return how many entries that were."""
+    """Apply the entries of the log above `applied`, up to the high watermark; return their number."""
     entries = 0
     log = business.log
     for index, entry in log.entries(store, log.applied + 1, log.committed + 1):
@@ -92,7 +92,7 @@ def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) 
     log, entry = business.log, pending.entry
     assert pending.index == log.applied + 1, "entries are applied in order"
     taken = pending.step
-    if taken.before is not business.applying:  # proposed on top of a tail that was taken back since
+    if taken.before is not business.applying:  # proposed on a tail that was taken back since
         taken = step(business.applying, pending.index, entry, pending.content)
     business.applying = taken.after
     match entry.kind:
@@ -108,7 +108,7 @@ def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) 
         case EntryKind.LOST:
             _pass_over(business, pending, taken, batch, applied)
         case EntryKind.EPOCH | EntryKind.TERM | EntryKind.HOME | EntryKind.CLOSED:
-            pass  # the step is all there is
+            pass  # the step does everything
         case _:
             _apply_mirrored(business, pending, taken, batch, applied)
     log.applied = pending.index
@@ -144,7 +144,7 @@ def _decide(business: Business, entry: Entry, taken: Step, batch: Batch, applied
 
 
 def _pass_over(business: Business, pending: Pending, taken: Step, batch: Batch, applied: Applied) -> None:
-    """Give the offsets that are lost a place in the queue, so that readers pass over them."""
+    """Add the lost offsets to the queue, so that readers pass over them."""
     assert pending.content is not None
     for offset, found in taken.placed:
         applied.placed.append(_place(business, offset, found, pending.entry, pending.content, batch))
@@ -170,7 +170,7 @@ def _apply_mirrored(business: Business, pending: Pending, taken: Step, batch: Ba
 
 
 def _mirror(business: Business, pending: Pending, taken: Step, batch: Batch, applied: Applied) -> None:
-    """Give a batch the offsets that it has at the home."""
+    """Add a batch at the offsets that it has at the home."""
     assert pending.content is not None
     for offset, found in taken.placed:
         _begin_epoch(business, pending.entry.epoch, offset)
@@ -183,9 +183,9 @@ def _mirror(business: Business, pending: Pending, taken: Step, batch: Batch, app
 
 
 def _begin_epoch(business: Business, epoch: int, offset: int) -> None:
-    """Note where an epoch begins: consumers of older ones must have stopped there.
+    """Record where an epoch begins: consumers of older epochs must have stopped there.
 
-    Not while it is in doubt what is missing, nor for that itself: a consumer may have applied it under older epochs.
+    Not called while a loss is not measured, nor for the lost offsets: a consumer may have applied them in older epochs.
     """
     if epoch > business.epoch_at_end:
         business.epochs = queue_index.begun(business.epochs, epoch, offset, business.log_start)
@@ -255,7 +255,7 @@ def _consumer(business: Business, pending: Pending, batch: Batch) -> None:
 
 
 def _follow_consumer(business: Business, group: str, found: Consumer | None) -> None:
-    """Take up what another process logged of a group; one that is attached here says more of itself."""
+    """Adopt what another process logged of a group, unless it is attached here."""
     with business.lock:
         known = business.consumers.get(group)
         if known is not None and known.connected:
@@ -267,11 +267,11 @@ def _follow_consumer(business: Business, group: str, found: Consumer | None) -> 
 
 
 def begin(business: Business, body: bytes, batch: Batch) -> None:
-    """Let go of queue, tables and versions, and begin at the cut."""
+    """Drop queue, tables and versions, and begin at the cut."""
     said = mirror_pb2.MirrorBegin.FromString(body)
     number = business.number
     batch.delete_range(keys.QUEUE, keys.queue_key(number, 0), keys.queue_key(number + 1, 0))
-    business.envelopes.clear()  # an old home's: what it has not decided is decided at the new one
+    business.envelopes.clear()  # of an old home: the new one decides these half messages
     for prefix in (keys.table_prefix(number), keys.schema_prefix(number), keys.half_prefix(number)):
         batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
     business.tables, business.schemas = {}, set()
@@ -284,13 +284,13 @@ def begin(business: Business, body: bytes, batch: Batch) -> None:
         records.save_table(batch, number, table_id, figures)
     business.log_start = said.offset
     business.nbytes_trimmed = business.nbytes
-    # the last change below the cut is of this epoch: who is at the cut in an older one had another history
+    # the last change below the cut is of this epoch: a consumer at the cut in an older one has another history
     business.epochs = ((said.epoch, max(said.offset, 1) - 1),) if said.epoch else ()
     business.marks = []
 
 
 def count(business: Business, body: bytes, batch: Batch) -> None:
-    """Count rows that have come."""
+    """Count the rows of a chunk."""
     chunk = decode_chunk(body)
     rows = len(chunk.rows)
     business.count("filled_rows", rows)

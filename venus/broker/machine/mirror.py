@@ -1,4 +1,4 @@
-"""What a business that is mirrored from the broker set above knows of that, as its log has it. Pure."""
+"""The state of a business that is mirrored from the broker set above, as its log has it. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from venus.network.rows_identity import Levels
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """Where the business comes from, and its full data, whose cut is at `offset`.
+    """The source of a mirrored business, and its full data, whose cut is at `offset`.
 
-    `begin` and `end` are the log indexes of the entries that begin and end the full data; `end` 0 = more is to come.
+    `begin` and `end` are the log indexes of the entries that begin and end the full data; `end` 0 = it is incomplete.
     """
 
     set: str
     network: str
     only: tuple[str, ...] = ()  # the tables, by name; empty = all
     where: tuple[RowFilter, ...] = ()  # which rows of a table; other tables are here whole
-    #: By which the sets above have chosen; None = one of them is older, and did not say.
+    #: The filters of the sets above; None = one of them is older and does not report them.
     above: Levels | None = None
     begin: int = 0
     end: int = 0
     offset: int = 0
     sequence: int = 0  # of the last change below the cut
-    rows: int = 0  # of the full data, about
-    reason: str = ""  # why the full data was taken again
-    snapshot: str = ""  # the one above that is read; empty = none that could be gone on with
-    #: How far it is read: chunks and rows in all, splits that are whole, and of the next one what is here of it.
+    rows: int = 0  # of the full data, approximately
+    reason: str = ""  # why the full data was loaded again
+    snapshot: str = ""  # the snapshot above that is read; empty = none can be resumed
+    #: How far it is read: chunks and rows in total, complete splits, and what has arrived of the next split.
     chunks: int = 0
     rows_done: int = 0
     split: int = 0
@@ -40,12 +40,12 @@ class Mirror:
     split_digest: int = 0
 
     def filled(self, index: int) -> bool:
-        """Whether the full data is whole, once its entries up to a log index have become rows."""
+        """Whether the full data is complete, once its entries up to a log index are stored as rows."""
         return 0 < self.end <= index
 
 
 def encode(mirror: Mirror | None) -> dict[str, Any] | None:
-    """Return what is stored."""
+    """Return the record to store."""
     if mirror is None:
         return None
     stored = asdict(mirror)
@@ -57,7 +57,7 @@ def encode(mirror: Mirror | None) -> dict[str, Any] | None:
 
 
 def decode(stored: Mapping[str, Any] | None) -> Mirror | None:
-    """Read what `encode` returned."""
+    """Read a record of `encode`."""
     if stored is None:
         return None
     where, above = row_filters.decode(stored.get("where", ())), stored.get("above")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-#: How much of one queue is in memory, and how much of all of them together: a place takes some 500 bytes.
+#: The batches of one queue in memory, and of all queues together: one takes some 500 bytes.
 TAIL_PLACES = 4096
 TAILS_PLACES = 32_768
 _FIXED = struct.Struct(">QIQQQQQqqQIQB")
@@ -26,7 +26,7 @@ _FLAG_CUT_END = 1
 class Placed:
     """A committed batch in the queue; the body stays in the log, at `index`.
 
-    `before` is how many bytes of bodies the queue ever had before it: the difference of two of them is a backlog.
+    `before` is how many bytes of bodies the queue ever had before it; the difference of two such values is a backlog.
     """
 
     base_offset: int
@@ -52,15 +52,15 @@ class Placed:
 
     @property
     def after(self) -> int:
-        """How many bytes the queue ever had, with it."""
+        """How many bytes of bodies the queue ever had, including this batch."""
         return self.before + self.nbytes
 
     def concerns(self, table_ids: frozenset[int]) -> bool:
-        """Whether a reader of these tables wants it; the last batch of a longer cut always closes that."""
+        """Whether a reader of these tables needs it; the last batch of a longer cut always counts, to close it."""
         return not table_ids or not table_ids.isdisjoint(self.tables) or (self.cut_end and self.cut != self.batch_no)
 
     def encode(self) -> bytes:
-        """Return what is stored."""
+        """Return the record to store."""
         fixed = _FIXED.pack(
             self.index,
             self.count,
@@ -91,9 +91,9 @@ def decode(base_offset: int, value: bytes) -> Placed:
 
 @dataclass(slots=True)
 class Tail:
-    """The newest part of a queue, so that readers at its end need no look into the store.
+    """The newest part of a queue, so that readers at its end need not read the store.
 
-    One thread appends, any thread reads: the lists only ever grow at the end, and are replaced to be cut.
+    One thread appends, any thread reads: a list only grows at its end, and is replaced when it is shortened.
     """
 
     places_max: int = TAIL_PLACES
@@ -106,7 +106,7 @@ class Tail:
             self.keep(self.places_max)
 
     def keep(self, places: int) -> None:
-        """Keep so many of the newest batches, at least the last one."""
+        """Keep only the newest `places` batches, at least the last one."""
         if len(self._places) > places:
             self._places = self._places[-max(places, 1) :]
 
@@ -120,7 +120,7 @@ class Tail:
         return places[-1] if places else None
 
     def walk(self, offset: int) -> Iterator[Placed] | None:
-        """Return the batches from the one that holds `offset` on; None if that is further back."""
+        """Return the batches from the one that holds `offset` on; None if that one is not in memory."""
         places = self._places
         low = bisect_right(places, offset, key=lambda place: place.base_offset)
         if low == 0:
@@ -129,22 +129,22 @@ class Tail:
 
 
 def cut(tails: Iterable[Tail], places: int) -> None:
-    """Cut the longest tails until all together have no more than so many places."""
+    """Shorten the longest tails until all together hold no more than `places` batches."""
     shortest_first = sorted(tails, key=len)
     for left, tail in zip(range(len(shortest_first), 0, -1), shortest_first, strict=True):
         tail.keep(places // left)
         places = max(0, places - len(tail))
 
 
-#: epoch and its first offset, both rising.
+#: Epoch and its first offset, both rising.
 Epochs = tuple[tuple[int, int], ...]
 
-#: So many are remembered. They are part of the business's record, which is written with every group.
+#: The maximum number kept. They are part of the business's record, which is written with every group.
 EPOCHS_MAX = 64
 
 
 def begun(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
-    """Add an epoch that begins at an offset; forget those that nobody can ask about, and what can be looked up."""
+    """Add an epoch that begins at an offset; drop those no consumer can ask about, and those that can be looked up."""
     kept = [found for i, found in enumerate(epochs) if _still_needed(epochs, i, log_start)]
     found = (*kept, (epoch, offset))
     return found if len(found) <= EPOCHS_MAX else (found[0], *found[1 - EPOCHS_MAX :])
@@ -152,13 +152,13 @@ def begun(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
 
 def _still_needed(epochs: Epochs, i: int, log_start: int) -> bool:
     following = epochs[i + 1][1] if i + 1 < len(epochs) else None
-    return following is None or following >= log_start  # who is exactly there may be of an older one
+    return following is None or following >= log_start  # a consumer exactly there may be of an older one
 
 
 def trimmed(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
-    """Return what is remembered of a queue that is trimmed up to `log_start`.
+    """Return the epochs of a queue that is trimmed up to `log_start`.
 
-    `epoch` is that of the last batch which goes, and `offset` where that begins: it cannot be looked up any more.
+    `epoch` and `offset` are those of the last removed batch, which cannot be looked up any more.
     """
     if len(epochs) < EPOCHS_MAX:
         return epochs  # nothing is missing between them

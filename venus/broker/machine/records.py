@@ -1,4 +1,7 @@
-"""How a business is kept in the column family `state`, and what else lies there."""
+"""How a business is stored in the column family `state`.
+
+Also here: table versions, consumer groups, and the predicates by which the sets above have chosen the rows.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,12 @@ T = TypeVar("T")
 
 _HALF = struct.Struct(">QQIQqQ")
 _SCHEMA_OFFSET = struct.Struct(">Q")
-#: `json.dumps` would make an encoder for each record.
+#: `json.dumps` would create an encoder for each record.
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_materialised(found: Materialised) -> bytes:
-    """Return what is stored of how far the full data has come."""
+    """Return the record of the position of the full data."""
     record = {
         "offset": found.offset,
         "sequence": found.sequence,
@@ -50,7 +53,7 @@ def encode_materialised(found: Materialised) -> bytes:
 
 
 def decode_materialised(value: bytes | None) -> Materialised:
-    """Read what `Materialised.encode` wrote."""
+    """Read a record of `encode_materialised`."""
     if value is None:
         return Materialised()
     record = json.loads(value)
@@ -65,9 +68,9 @@ def decode_materialised(value: bytes | None) -> Materialised:
 
 
 def save(business: Business, batch: Batch) -> None:
-    """Put the record of the business itself.
+    """Write the record of the business itself.
 
-    It is put with every group: what is long in it, and made of numbers alone, is encoded when it has changed.
+    It is written with every group, so its long parts, which are numbers only, are encoded only when they change.
     """
     short = _compact(_short(business))
     outcomes = _encoded(business, "outcomes", business.applying.outcomes, _outcomes)
@@ -77,7 +80,7 @@ def save(business: Business, batch: Batch) -> None:
 
 
 def _encoded(business: Business, name: str, value: T, rows: Callable[[T], list[str]]) -> str:
-    """Return rows of numbers as JSON; `value` is replaced when it changes, so that the same one has the same text."""
+    """Return rows of numbers as JSON; `value` is replaced when it changes, so the same object has the same text."""
     known = business.encoded.get(name)
     if known is None or known[0] is not value:
         known = business.encoded[name] = value, f"[{','.join(rows(value))}]"
@@ -125,7 +128,7 @@ def _short(business: Business) -> dict[str, Any]:
 
 
 def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
-    """Read every business of a store, with what is undecided in it."""
+    """Read every business of a store, with its undecided half messages."""
     for key, value in store.scan_prefix(keys.STATE, keys.CORE):
         yield load(store, int.from_bytes(key[len(keys.CORE) :], "big"), value, review_after_s)
 
@@ -142,13 +145,13 @@ def load(store: Store, number: int, value: bytes, review_after_s: float) -> Busi
 
 
 def consumers(store: Store, number: int) -> dict[str, Consumer]:
-    """Return the consumer groups of a business as the log has them, as far as it is applied."""
+    """Return the consumer groups of a business, as of the last applied entry."""
     values = (value for _, value in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)))
     return {found.group: found for found in (decode_consumer(json.loads(value)) for value in values)}
 
 
 def restore(store: Store, business: Business) -> None:
-    """Set what follows from the log, as far as it was applied, to what is on disk."""
+    """Set the state that follows from applied entries to what is on disk."""
     value = store.get(keys.STATE, keys.core_key(business.number))
     blank = Business(business.number, business.name, business.reviews)
     _restore(business, json.loads(value) if value is not None else _new(blank))
@@ -190,7 +193,7 @@ def _log(number: int, record: dict[str, Any]) -> Log:
         committed=applied,
         applied=applied,
         durable_end=applied + 1,
-        terms=terms.truncate(applied + 1),  # those of later entries come with them
+        terms=terms.truncate(applied + 1),  # the terms of later entries are added with these entries
     )
 
 
@@ -217,7 +220,7 @@ def _load_halves(store: Store, business: Business) -> None:
 
 
 def read_body(store: Store, business: Business, index: int) -> bytes:
-    """Read the body of a PREPARE from the log, past the cache: readers of old bodies read each once."""
+    """Read the body of a PREPARE from the log without filling the cache: old bodies are read once."""
     value = store.get(keys.RLOG, keys.log_key(business.number, index), fill_cache=False)
     if value is None:
         raise damaged(store.path, f"entry {index} of {business.name}'s log is missing")
@@ -225,12 +228,12 @@ def read_body(store: Store, business: Business, index: int) -> bytes:
 
 
 def encode_half(found: half.Half) -> bytes:
-    """Return what is stored of an undecided half message."""
+    """Return the record of an undecided half message."""
     return _HALF.pack(found.digest, found.first_sequence, found.count, found.nbytes, found.received_at_us, found.index)
 
 
 def decode_half(batch_no: int, value: bytes) -> half.Half:
-    """Read what `encode_half` wrote."""
+    """Read a record of `encode_half`."""
     digest, first_sequence, count, nbytes, received_at_us, index = _HALF.unpack(value)
     return half.Half(
         batch_no=batch_no,
@@ -244,24 +247,24 @@ def decode_half(batch_no: int, value: bytes) -> half.Half:
 
 
 def encode_schema(offset: int, schema: bytes) -> bytes:
-    """Return what is stored of a schema version: since which offset, and the message."""
+    """Return the record of a schema version: its first offset, and the message."""
     return _SCHEMA_OFFSET.pack(offset) + schema
 
 
 def decode_schema(value: bytes) -> tuple[int, bytes]:
-    """Read what `encode_schema` wrote."""
+    """Read a record of `encode_schema`."""
     return int(_SCHEMA_OFFSET.unpack_from(value)[0]), value[_SCHEMA_OFFSET.size :]
 
 
 def schemas_of(store: Store, business: int) -> Iterator[tuple[int, change_pb2.TableSchema]]:
-    """Yield the table versions that are known, each with the offset where it was described."""
+    """Yield the stored table versions, each with the offset where it was described."""
     for _, value in store.scan_prefix(keys.STATE, keys.schema_prefix(business)):
         offset, content = decode_schema(value)
         yield offset, change_pb2.TableSchema.FromString(content)
 
 
 def consumer_record(consumer: Consumer) -> dict[str, Any]:
-    """Return what is logged and stored of a consumer group."""
+    """Return the record of a consumer group, to log and to store."""
     return {
         "group": consumer.group,
         "acknowledged": consumer.acknowledged,
@@ -272,7 +275,7 @@ def consumer_record(consumer: Consumer) -> dict[str, Any]:
 
 
 def decode_consumer(record: dict[str, Any], updated_at_us: int = 0) -> Consumer:
-    """Read what `consumer_record` made; a record of before has one position."""
+    """Read a record of `consumer_record`; an older record has only one position."""
     return Consumer(
         group=record["group"],
         acknowledged=record["acknowledged"],
@@ -283,13 +286,13 @@ def decode_consumer(record: dict[str, Any], updated_at_us: int = 0) -> Consumer:
 
 
 def save_consumer(batch: Batch, business: int, consumer: Consumer) -> None:
-    """Put what is known of a consumer group."""
+    """Write the record of a consumer group."""
     record = json.dumps(consumer_record(consumer)).encode()
     batch.put(keys.STATE, keys.consumer_key(business, consumer.group), record)
 
 
 def save_table(batch: Batch, business: int, table_id: int, figures: TableFigures) -> None:
-    """Put the figures of a table."""
+    """Write the figures of a table."""
     record = {
         "namespace": figures.namespace,
         "name": figures.name,
@@ -301,13 +304,13 @@ def save_table(batch: Batch, business: int, table_id: int, figures: TableFigures
 
 
 def encode_heard(begin: int, above: str, levels: Levels) -> bytes:
-    """Return what is stored of a set above since the full data that began with a log entry."""
+    """Return the record of the filters that a set above reported for the full data that began at a log index."""
     filters = [[{"table": f.table, "predicate": f.predicate, "tables": f.tables} for f in level] for level in levels]
     return json.dumps({"begin": begin, "set": above, "levels": filters}).encode()
 
 
 def levels_of(store: Store, business: int, found: Mirror | None) -> tuple[str, Levels | None]:
-    """Return the set that is followed, and the filters from the home down to here; None = they are not known."""
+    """Return the followed set, and the filters from the home down to this set; None = they are unknown."""
     if found is None:
         return "", ()
     above, levels = found.set, found.above
@@ -321,6 +324,6 @@ def levels_of(store: Store, business: int, found: Mirror | None) -> tuple[str, L
 
 
 def stored_levels(store: Store, business: int) -> Levels | None:
-    """Return the same of a store that nobody writes to, such as a checkpoint."""
+    """Return the same for a store without writers, such as a checkpoint."""
     record = json.loads(store.get(keys.STATE, keys.core_key(business)) or b"{}")
     return levels_of(store, business, mirror.decode(record.get("mirror")))[1]

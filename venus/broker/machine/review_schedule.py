@@ -1,7 +1,7 @@
-"""When a silent producer is asked about its half messages (VENUS 3.3, message review), without any I/O.
+"""When the broker asks a silent producer about its half messages (VENUS 3.3, message review), without any I/O.
 
-Only a review that reached a producer counts: an adapter that is away for a day has not been asked anything. After
-`ASKED_MAX` answers that decided nothing an alarm stands; a half message is never thrown away.
+Only a review that reached a producer counts: an adapter that is away for a day was not asked. After `ASKED_MAX` answers
+that decided nothing, an alarm is raised. A half message is never discarded.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 #: The pause doubles up to this.
 PAUSE_MAX_S = 60.0
-#: After so many delivered reviews someone must look.
+#: After this many delivered reviews an operator must act.
 ASKED_MAX = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """How often a half message was asked about, when to ask again, and since when it is known here."""
+    """How often a half message was reviewed, when it is due again, and since when it is known here."""
 
     due_at: float
     since: float
@@ -25,7 +25,7 @@ class Asked:
 
 
 def pause_s(delivered: int, first_s: float) -> float:
-    """Return how long to wait after so many reviews: 6, 12, 24, 48, 60, 60, ..."""
+    """Return the pause after `delivered` reviews: 6, 12, 24, 48, 60, 60, ..."""
     return min(first_s * 2.0 ** min(delivered, 30), max(PAUSE_MAX_S, first_s))
 
 
@@ -41,12 +41,12 @@ class Reviews:
         self.asked[batch_no] = Asked(due_at=now + self.first_s, since=now)
 
     def settle(self, batch_nos: Iterable[int]) -> None:
-        """Stop the clocks of decided ones."""
+        """Stop the clocks of decided half messages."""
         for batch_no in batch_nos:
             self.asked.pop(batch_no, None)
 
     def due(self, now: float) -> list[int]:
-        """Return which are to be asked about now, the oldest first."""
+        """Return the half messages that are due now, the oldest first."""
         return sorted(batch_no for batch_no, asked in self.asked.items() if asked.due_at <= now)
 
     def delivered(self, batch_nos: Iterable[int], now: float) -> int:
@@ -61,15 +61,15 @@ class Reviews:
         return counted
 
     def times(self, batch_no: int) -> int:
-        """Return how often a half message was asked about."""
+        """Return how often a half message was reviewed."""
         asked = self.asked.get(batch_no)
         return asked.delivered if asked else 0
 
     def waited_s(self, batch_no: int, now: float) -> float:
-        """Return for how long a half message has been known here without a decision; 0 = it is not."""
+        """Return how long a half message has been known here without a decision; 0 = it is unknown."""
         asked = self.asked.get(batch_no)
         return max(0.0, now - asked.since) if asked else 0.0
 
     def exhausted(self) -> list[int]:
-        """Return those that asking did not settle."""
+        """Return the half messages that ASKED_MAX reviews did not decide."""
         return sorted(n for n, asked in self.asked.items() if asked.delivered >= ASKED_MAX)

@@ -24,7 +24,7 @@ from venus.wire import mirror_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The state after an entry, and what became of half messages: `placed` are (base offset, half)."""
+    """The state after an entry, and the half messages it concerns: `placed` are (base offset, half message)."""
 
     before: State
     after: State
@@ -34,7 +34,7 @@ class Step:
 
 
 def step(state: State, index: int, entry: Entry, content: Envelope | None) -> Step:
-    """Take the step of one entry; `content` is the envelope of a body that is a batch."""
+    """Return the step of one entry; `content` is the envelope if the body is a batch."""
     match entry.kind:
         case EntryKind.PREPARE:
             assert content is not None, "a PREPARE has an envelope"
@@ -66,7 +66,7 @@ def step(state: State, index: int, entry: Entry, content: Envelope | None) -> St
 
 
 def _mirror_step(state: State, index: int, entry: Entry, content: Envelope | None) -> Step:
-    """Take the step of an entry that only mirrors and homes that moved have."""
+    """Return the step of an entry that only mirrors and moved homes have."""
     match entry.kind:
         case EntryKind.MIRRORED:
             assert content is not None, "a MIRRORED has an envelope"
@@ -99,7 +99,7 @@ def _half(index: int, entry: Entry, content: Envelope) -> Half:
 
 
 def doubt(state: State, terms: Iterable[int]) -> State:
-    """Note that leaders of these terms lacked what was acknowledged before, as far as anybody knows."""
+    """Add a loss for each of these terms: its leader may lack what was acknowledged before."""
     losses = state.losses
     for term in terms:
         losses = loss.begun(losses, term, state.next_offset, state.last_batch + 1)
@@ -115,7 +115,7 @@ def close(state: State, record: Mapping[str, Any]) -> State:
 
 
 def pass_over(state: State, missing: Half) -> tuple[State, tuple[tuple[int, Half], ...]]:
-    """Go on behind what is missing: `missing` is the source's newest batch, with the offsets of all that are."""
+    """Continue after the loss: `missing` is the source's newest batch, with the offsets of all missing ones."""
     assert not state.halves, "what is undecided is decided before"
     end_offset = state.next_offset + missing.lost
     losses = loss.measured(
@@ -139,7 +139,7 @@ def pass_over(state: State, missing: Half) -> tuple[State, tuple[tuple[int, Half
 
 
 def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
-    """Return the state at the cut; nothing of what was there before stays."""
+    """Return the state at the cut; it keeps nothing of the state before."""
     mirror = Mirror(
         set=said.set, network=said.network, only=tuple(said.only), begin=index, offset=said.offset,
         sequence=said.sequence, rows=said.rows, reason=said.reason, snapshot=said.snapshot_id,
@@ -153,7 +153,7 @@ def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
 
 
 def rows(state: State, chunk: Chunk) -> State:
-    """Note how far the full data is here."""
+    """Advance the position of the full data by a chunk."""
     mirror = state.mirror
     assert mirror is not None, "rows come of full data that has begun"
     so_far = Totals(mirror.split_rows, mirror.split_digest)
@@ -168,13 +168,13 @@ def rows(state: State, chunk: Chunk) -> State:
 
 
 def end(state: State, index: int) -> State:
-    """Note that every row of the full data is in the log."""
+    """Record that every row of the full data is in the log."""
     assert state.mirror is not None, "full data ends that has begun"
     return replace(state, mirror=replace(state.mirror, end=index, snapshot=""))
 
 
 def mirrored(state: State, epoch: int, batch: Half) -> tuple[State, tuple[tuple[int, Half], ...]]:
-    """Add a batch at the offsets that it has above: the next ones."""
+    """Add a batch at its offsets at the set above, which are the next ones."""
     after = replace(
         state,
         epoch=max(state.epoch, epoch),
@@ -186,10 +186,10 @@ def mirrored(state: State, epoch: int, batch: Half) -> tuple[State, tuple[tuple[
 
 
 def moved(state: State, home: Home) -> State:
-    """Take in which set is the home from now on.
+    """Set the home from now on.
 
-    A mirror that becomes it may lack what the old one had: its producers are asked. An old home lets go of the part
-    that it had as a mirror, if it ever was one: it must take the full data before it follows.
+    A mirror that becomes the home may lack what the old one had, so its producers are asked. An old home drops what it
+    had as a mirror, if it was one: it must load the full data before it follows.
     """
     if home.here:
         losses = loss.promoted(state.losses, home.term, state.next_offset, state.last_batch + 1)
