@@ -1,7 +1,7 @@
-"""Where an adapter's tables stand, and what of it needs somebody. The one place for both.
+"""The state of an adapter's tables, and the sentences about what needs an operator.
 
-`venus status` fills these from the databases that it asks; the broker keeps what the adapters report, and its page,
-metrics, health and alarms show that. All of them say the same sentences.
+`venus status` builds these from the databases that it asks. The broker keeps what the adapters report, for its page,
+metrics, health and alarms. All of them use the same sentences.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from venus.adapter_figures import AdapterFigures
 from venus.model import counted
 from venus.network.topology import PULLS_AS
 
-ACTIVE = "ACTIVE"  # every change is taken over at once
-RESYNCING = "RESYNCING"  # is being made equal to the full data
-#: At the source: an operator takes it out of capture, its log is captured yet; and out of it.
+ACTIVE = "ACTIVE"  # every change is applied at once
+RESYNCING = "RESYNCING"  # it is being made equal to the full data
+#: At the source: an operator removes it from capture while its log is still captured; and removed from capture.
 RELEASING, RELEASED = "RELEASING", "RELEASED"
-#: States in which a table moves by itself; every other needs somebody.
+#: States in which a table makes progress by itself; every other needs an operator.
 MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
 NO_FIGURES = AdapterFigures()
-#: How the reason of a table begins that is PAUSED at the source because of a row; it is retried automatically.
+#: The beginning of the reason of a table that is PAUSED at the source because of a row; it is retried automatically.
 UNFIT = "cannot be carried: "
-#: The same of a table that the source's user may not read any more.
+#: The same for a table that the source's user may no longer read.
 UNREADABLE = "may not be read: "
-#: The same of a table of VENUS's own at the source.
+#: The same for a table of VENUS at the source.
 UNUSABLE = "may not be used: "
-#: How the reason of a table begins that is not at the source any more.
+#: The beginning of the reason of a table that no longer exists at the source.
 GONE = "the table is gone"
-#: How the reason of a table begins at a target that was asked to make it equal to the full data, in vain.
+#: The beginning of the reason of a table at a target whose requested resync has failed.
 RESYNC_FAILED = "resync failed: "
-#: At the source: the patterns choose it and it is not captured; the reason says why it cannot be, if it cannot.
+#: At the source: the patterns match it and it is not captured; the reason says why it cannot be captured, if so.
 NOT_CAPTURED = "NOT_CAPTURED"
-#: What is said of such a table behind its name.
+#: The words after the name of such a table.
 MATCHES = "matches the patterns and"
-#: How the reason of a table begins that keeps its rows until a resync has made it equal to the full data.
+#: The beginning of the reason of a table that keeps its rows until a resync has made it equal to the full data.
 STARTING_OVER = "it is being made equal to the full data: its changes"
-#: Its changes wait for a lock that somebody else holds.
+#: Its changes wait for a lock of another session.
 WAITING = "WAITING"
-#: Always in the metrics, so that a graph of one starts at zero rather than nowhere.
+#: Always in the metrics, so that the graph of each state starts at zero.
 HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
-#: A healthy idle source is captured once a heartbeat: so many that did not arrive are no accident.
+#: A healthy idle source is captured once per heartbeat. This many missing heartbeats are a fault.
 HEARTBEATS_LATE = 4.0
 
 
@@ -52,46 +52,46 @@ class TableCondition:
     name: str
     state: str = ACTIVE
     reason: str = ""
-    #: Changes of it that wait in quarantine.
+    #: The number of its changes in quarantine.
     quarantined: int = 0
-    #: Which of its rows a target gets, in words; empty = every row.
+    #: The rows that a target gets, in words; empty = every row.
     rows: str = ""
 
     @property
     def follows(self) -> bool:
-        """Whether every change is taken over at once."""
+        """Whether every change is applied at once."""
         return self.state == ACTIVE and not self.quarantined
 
     @property
     def ordinary(self) -> bool:
-        """Whether there is nothing to say of it."""
+        """Whether there is nothing to report about it."""
         return self.follows and not self.rows and not self.resync_failed
 
     @property
     def resync_failed(self) -> bool:
-        """Whether it follows, but is not what somebody has asked for."""
+        """Whether it follows, but a requested resync has failed."""
         return self.state == ACTIVE and self.reason.startswith(RESYNC_FAILED)
 
 
 def at_source(table_id: int, name: str, state: str, reason: str) -> TableCondition:
-    """Return a table of the registry; one that stopped by itself is told from one that somebody paused."""
+    """Return the condition of a registered table; one that VENUS halted differs from one that an operator paused."""
     halted = state == "PAUSED" and reason.startswith((UNFIT, UNREADABLE))
     return TableCondition(table_id=table_id, name=name, state="HALTED" if halted else state, reason=reason)
 
 
 def own_at_source(name: str, grant: str) -> TableCondition:
-    """Return a table of VENUS's own at the source that its user may not use: nothing is captured until he may."""
-    reason = f"{UNUSABLE}nothing is captured until `{grant}`; then it goes on by itself"
+    """Return the condition of a table of VENUS that the source's user may not use: capture waits for `grant`."""
+    reason = f"{UNUSABLE}nothing is captured until `{grant}`; then capture continues by itself"
     return TableCondition(table_id=0, name=name, state="HALTED", reason=reason)
 
 
 def uncaptured_at_source(name: str, obstacle: str) -> TableCondition:
-    """Return a table at the source that the patterns choose and that is not captured; `obstacle`: it cannot be."""
+    """Return the condition of a table that the patterns match and that is not captured; `obstacle` says why."""
     return TableCondition(table_id=0, name=name, state=NOT_CAPTURED, reason=obstacle)
 
 
 def uncaptured_problem(name: str, obstacle: str) -> str:
-    """Say that the patterns choose a table that is not captured, and what to do about it."""
+    """Return the sentence that a matching table is not captured, with the way out."""
     leaves_out = "`source.exclude` of the configuration leaves it out"
     if obstacle:
         return (
@@ -102,21 +102,21 @@ def uncaptured_problem(name: str, obstacle: str) -> str:
 
 
 def locked_at_source(name: str, holder: str) -> TableCondition:
-    """Return a table at the source for which cuts wait, because somebody has it to himself."""
+    """Return the condition of a table at the source for which cuts wait, because another session has it locked."""
     return TableCondition(table_id=0, name=name, state=WAITING, reason=f"for a lock of {holder}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCondition:
-    """What one adapter knows: its tables that are not ordinary."""
+    """The condition of one adapter: its tables that are not ordinary."""
 
     paused: bool = False
-    #: When the target became the application's own, which nothing of VENUS's concerns since; empty = it follows.
+    #: When the application took over the target, after which VENUS no longer writes to it; empty = it follows.
     cut_over: str = ""
     tables: tuple[TableCondition, ...] = ()
-    #: Tables that do not follow either, and were too many to tell.
+    #: The number of further tables that do not follow, beyond the limit of a report.
     left_out: int = 0
-    #: Changes that wait in quarantine, of all tables.
+    #: The number of changes in quarantine, of all tables.
     quarantined: int = 0
     figures: AdapterFigures = NO_FIGURES
 
@@ -130,23 +130,23 @@ class AdapterCondition:
         cut_over: str = "",
         figures: AdapterFigures = NO_FIGURES,
     ) -> AdapterCondition:
-        """Leave out what is ordinary; what needs somebody comes first, and what was never captured behind that."""
-        told = sorted(
+        """Omit ordinary tables. Those that need an operator come first, those that were never captured after them."""
+        reported = sorted(
             (t for t in tables if not t.ordinary),
             key=lambda t: (t.state in MOVING_STATES, t.state == NOT_CAPTURED, t.name),
         )
-        return cls(paused=paused, tables=tuple(told), quarantined=quarantined, cut_over=cut_over, figures=figures)
+        return cls(paused=paused, tables=tuple(reported), quarantined=quarantined, cut_over=cut_over, figures=figures)
 
 
 def problems(condition: AdapterCondition, target: str = "") -> list[str]:
-    """Return a sentence for each thing that needs somebody, with the way out; `target` empty = at the source."""
+    """Return a sentence for each problem that needs an operator, with the way out; no `target` = at the source."""
     if condition.cut_over:
         return []
     where, at = (f"target {target}", f" --target {target}") if target else ("source", "")
     found = [f"{where}: paused; `venus resume{at}` resumes it"] if condition.paused else []
     for table in condition.tables:
         if table.state == RELEASED:
-            continue  # somebody wanted it so; `released` says it
+            continue  # an operator requested it; `released` reports it
         if table.state == NOT_CAPTURED:
             found.append(f"{where}: {uncaptured_problem(table.name, table.reason)}")
         elif table.state not in MOVING_STATES:
@@ -158,7 +158,7 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
         verb = "does" if condition.left_out == 1 else "do"
         tables = counted(condition.left_out, "more table")
         found.append(f"{where}: {tables} {verb} not follow; `venus status` lists them")
-    # the refused change of a table that has halted is said with the table
+    # the refused change of a halted table is reported with the table
     waiting = condition.quarantined - sum(t.quarantined for t in condition.tables if t.state == "HALTED")
     if waiting > 0:
         verb = "waits" if waiting == 1 else "wait"
@@ -173,7 +173,7 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
 def apply_problems(
     target: str, *, connected: bool, backlog_rows: int, late_s: float, late_max_s: float
 ) -> Iterator[str]:
-    """Yield what is wrong on the way to a target: that apply is away, or else that it is behind."""
+    """Yield the problem on the way to a target: apply is not connected, or else it is behind."""
     where = f"broker -> target {target}"
     late = backlog_rows and late_s > late_max_s
     behind = f"{counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
@@ -184,7 +184,7 @@ def apply_problems(
 
 
 def released(condition: AdapterCondition) -> list[str]:
-    """Return a sentence for each table that was taken out of capture: no problem, and not to be forgotten."""
+    """Return a sentence for each table that was removed from capture: a reminder, not a problem."""
     return [
         f"{table.name} is not captured any more{f' ({table.reason})' if table.reason else ''}: broker and targets keep "
         "its rows as they were captured last; `venus install-triggers` takes it up again"
@@ -194,7 +194,7 @@ def released(condition: AdapterCondition) -> list[str]:
 
 
 def unaccounted_problem(rows: int, target: str) -> str:
-    """Say that changes are not at the target although its offset has passed them."""
+    """Return the sentence that changes are not at the target although its offset has passed them."""
     verb = "is" if rows == 1 else "are"
     return (
         f"target {target}: {counted(rows, 'change')} below its offset {verb} unaccounted for; "
@@ -203,7 +203,7 @@ def unaccounted_problem(rows: int, target: str) -> str:
 
 
 def _way_out(table: TableCondition, at: str) -> str:
-    """Say what somebody can do, unless the reason does; `at` names the target as an option, empty at the source."""
+    """Return the way out, unless the reason has it; `at` names the target as an option, empty at the source."""
     if "`venus " in table.reason or table.reason.startswith((UNREADABLE, UNUSABLE)):
         return ""
     if table.state == "HALTED" and not table.reason.startswith(RESYNC_FAILED):
@@ -223,7 +223,7 @@ def _way_out(table: TableCondition, at: str) -> str:
 
 
 def gone_way_out(name: str) -> str:
-    """Say what to do about a table that is captured and not there any more."""
+    """Return the way out for a captured table that no longer exists."""
     return (
         f"`venus uninstall-triggers {name}` takes it out of capture; if it was renamed, `venus install-triggers` "
         "captures it under its new name"
@@ -231,27 +231,32 @@ def gone_way_out(name: str) -> str:
 
 
 def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: float, late_max_s: float) -> Iterator[str]:
-    """Yield what is wrong with a broker set below, as the set that it pulls from sees it."""
+    """Yield the problem of a broker set below, as seen by the set that it replicates from."""
     where = f"broker -> set {group.removeprefix(PULLS_AS)}"
     late = backlog_rows and late_s > late_max_s
     behind = f"{counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
     if not connected:
-        said = f"it does not pull{f', {behind}' if late else ''}"
-        yield f"{where}: {said}; the queue is kept for it: is its broker running, and the line up?"
+        state = f"it does not pull{f', {behind}' if late else ''}"
+        yield f"{where}: {state}; the queue is kept for it: is its broker running, and the line up?"
     elif late:
         yield f"{where}: {behind}"
 
 
 def silence(seconds: float, halves: int) -> str:
-    """Say that no change has come for so long; `halves` = half messages that have, and wait for their decision."""
-    said = f"source -> broker: nothing has been captured for {seconds:,.0f} s"
-    return f"{said}; a large transaction is being read: {counted(halves, 'half message')} so far" if halves else said
+    """Return the sentence that no change has arrived for `seconds`; `halves` = undecided half messages that have."""
+    sentence = f"source -> broker: nothing has been captured for {seconds:,.0f} s"
+    return (
+        f"{sentence}; a large transaction is being read: {counted(halves, 'half message')} so far"
+        if halves
+        else sentence
+    )
 
 
 def clock_problem(ship_s: float, limit_s: float) -> str:
-    """Say that the source's clock and the broker's differ, by how long a change took on its way; empty = they do not.
+    """Return the sentence that the clocks of source and broker differ; empty = they do not.
 
-    A change that came before it was captured leaves no doubt. One that took long may have been part of a large cut.
+    `ship_s` is how long a change took on its way. A change that arrived before it was captured proves a difference. One
+    that took long may have been part of a large cut.
     """
     if ship_s < -limit_s:
         return (

@@ -1,8 +1,8 @@
-"""Everything VENUS raises on purpose.
+"""The exceptions of VENUS.
 
-A caller asks two questions of an error: may I try again, and what do I tell the operator? Each class answers
-both. Driver and gRPC exceptions are wrapped where they enter, with `raise ... from`. Exit codes: 1 differences
-or unhealthy, 2 usage or configuration, 3 refused by a safety rule, 75 try again later, 12 anything else.
+Each class answers two questions of a caller: may the call be repeated, and what must the operator do? Driver and gRPC
+exceptions are wrapped where they enter, with `raise ... from`. Exit codes: 1 differences or unhealthy, 2 usage or
+configuration, 3 refused by a safety rule, 75 try again later, 12 any other error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class VenusError(Exception):
-    """VENUS cannot go on."""
+    """VENUS cannot continue."""
 
     retryable: ClassVar[bool] = False
     exit_code: ClassVar[int] = 12
@@ -48,7 +48,7 @@ class Denied(Refused):
 
 
 class Unproven(Denied):
-    """The caller has not shown who he is."""
+    """The caller has not proved its identity."""
 
 
 class SourceError(VenusError):
@@ -67,13 +67,13 @@ class DatabaseUnavailable(VenusError):
 
 
 class NoSuchDatabase(DatabaseUnavailable):
-    """The configuration names a database that is not there; whoever goes on for days may still wait for it."""
+    """The configuration names a database that does not exist; a long-running adapter may still wait for it."""
 
     exit_code = 2
 
 
 class LoginRefused(DatabaseUnavailable):
-    """The database server refuses the configured login; whoever goes on for days may still wait until it does not."""
+    """The database server refuses the configured login; a long-running adapter may still wait for another answer."""
 
     exit_code = 2
 
@@ -89,11 +89,11 @@ class Fenced(VenusError):
 
 
 class Held(Refused):
-    """Another instance is at work."""
+    """Another instance is running."""
 
 
 class Diverged(VenusError):
-    """The two sides do not share a history any more."""
+    """The two sides no longer share a history."""
 
     exit_code = 1
 
@@ -107,15 +107,15 @@ class OffsetDiverged(Diverged):
 
 
 class OtherRows(Diverged):
-    """Another broker set has other rows at the same offset: its predicates are others."""
+    """Another broker set has other rows at the same offset: its predicates differ."""
 
 
 class SnapshotExpired(VenusError):
-    """The snapshot's lease has ended and its files are gone."""
+    """The snapshot's lease has expired and its files are removed."""
 
 
 class StorageError(VenusError):
-    """The broker's store said no."""
+    """The broker's store failed."""
 
 
 class Corruption(StorageError):
@@ -148,12 +148,12 @@ class Unavailable(VenusError):
 
     retryable = True
     exit_code = 75
-    #: Whether the peer has said so itself: it lives, and it can be reached.
+    #: Whether the peer itself reported it: it runs, and it can be reached.
     said_by_peer = False
 
 
 class Untrusted(Unavailable):
-    """The peer's certificate is not to be believed, or ours is not; whoever goes on for days may wait for new ones."""
+    """The peer's certificate is not trusted, or ours is not; a long-running adapter may wait for new ones."""
 
     exit_code = 2
 
@@ -163,12 +163,12 @@ class Overloaded(Unavailable):
 
     def __init__(self, message: str = "", *, hint: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(message, hint=hint)
-        #: When to ask again; 0 = whoever asks decides.
+        #: When to ask again; 0 = the caller decides.
         self.retry_after_s = retry_after_s
 
 
 class SlowRequest(Overloaded):
-    """It has waited too long and was not begun."""
+    """The request has waited too long and was not started."""
 
 
 class NotLeader(Unavailable):
@@ -176,7 +176,7 @@ class NotLeader(Unavailable):
 
     def __init__(self, message: str = "", *, hint: str = "", leader: str = "") -> None:
         super().__init__(message, hint=hint)
-        #: Where that broker is, HOST:PORT; empty = not known yet.
+        #: The address of that broker, HOST:PORT; empty = not known yet.
         self.leader = leader
 
 

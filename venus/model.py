@@ -1,8 +1,8 @@
-"""The nouns of VENUS, without any I/O.
+"""The domain types of VENUS, without any I/O.
 
-`sequence` is a position in the source, stamped by the upper adapter; `offset` a position in a business's queue at
-the broker. Both are ints and must never mix, hence the NewTypes. Tables and types are described here once, for
-capture, transport, target DDL and verification alike; `venus.codec.schema` turns them into protobuf and back.
+`sequence` is a position in the source, assigned by the upper adapter; `offset` is a position in a business's queue at
+the broker. Both are ints and must never mix, hence the NewTypes. Tables and types are described here once, for capture,
+transport, target DDL and verification alike; `venus.codec.schema` converts them to protobuf and back.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Offset = NewType("Offset", int)
 Epoch = NewType("Epoch", int)
 BatchNo = NewType("BatchNo", int)
 
-#: Ask for the full data (VENUS 3.3, the full interface).
+#: Requests the full data (VENUS 3.3, the full interface).
 FULL = Offset(-1)
 
-#: Of a business, and of a target.
+#: The longest name of a business or a target.
 NAME_CHARS_MAX = 128
 ADDRESS_CHARS_MAX = 300
 PORT_MAX = 65535
@@ -51,7 +51,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalType:
-    """What a column holds, in no database's words. `length` is bytes for INT and FLOAT, characters for text."""
+    """The type of a column, independent of any database. `length` is bytes for INT and FLOAT, characters for text."""
 
     kind: Kind
     precision: int = 0
@@ -79,8 +79,8 @@ class Column:
 class Index:
     """A secondary index or unique constraint.
 
-    `definition` is empty for plain ascending columns, else what stands behind `ON table` in PostgreSQL's words, with
-    the source's column names in double quotes; `columns` are then the columns that it mentions.
+    `definition` is empty for plain ascending columns, else the text after `ON table` in PostgreSQL's syntax, with the
+    source's column names in double quotes; `columns` are then the columns that it mentions.
     """
 
     name: str
@@ -94,8 +94,8 @@ class Index:
 class ForeignKey:
     """A reference to another table.
 
-    While VENUS applies, actions would act a second time: the source has executed them already. They are carried for
-    the day when the target becomes the application's own (`venus cutover`). Empty = NO ACTION.
+    The source has executed its actions already, so while VENUS applies changes they must not run a second time. They
+    are transported for the cutover, when the application writes to the target (`venus cutover`). Empty = NO ACTION.
     """
 
     name: str
@@ -111,7 +111,7 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check constraint in PostgreSQL's words, with the source's column names in double quotes."""
+    """A check constraint in PostgreSQL's syntax, with the source's column names in double quotes."""
 
     name: str
     sql: str
@@ -121,32 +121,32 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnType:
-    """An enum or a domain of the application's, which columns of a table are of (PostgreSQL).
+    """An enum or a domain of the application, used by columns of a table (PostgreSQL).
 
-    A column is of it if its `source_type` is `spelled`, or that with [] behind it. A domain's columns have the logical
-    type of what it stands on: their values are the base type's.
+    A column uses it if its `source_type` is `spelled`, or `spelled` followed by []. Columns of a domain have the
+    logical type of its base type.
     """
 
     namespace: str
     name: str
     spelled: str
     labels: tuple[str, ...] = ()  # of an enum, in order
-    base: LogicalType | None = None  # of a domain: what its values are; None = an enum
-    base_spelled: str = ""  # of a domain: what it stands on, which may be another domain
+    base: LogicalType | None = None  # of a domain: the type of its values; None = an enum
+    base_spelled: str = ""  # of a domain: its base type, which may be another domain
     not_null: bool = False
     default_sql: str = ""
     checks: tuple[Check, ...] = ()  # about VALUE
 
 
-#: What is left out of a table that others inherit from: each of these by its name, in SQL's spelling.
+#: The kind of `LeftOut` for a child table: one for each table that inherits from this one, by name in SQL's spelling.
 HEIR = "heir"
-#: Why an index is left out that is being built, by REINDEX CONCURRENTLY for one: it comes and goes by itself.
+#: The reason for an index that is being built, by REINDEX CONCURRENTLY for example: it appears and disappears by itself.
 UNFINISHED = "it is not valid at the source either"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Something that a table has at the source and that no target gets by itself; people are told, always."""
+    """A property of a table at the source that no target gets automatically; it is always reported."""
 
     what: str  # "check constraint", "index", "default of column", ...
     name: str
@@ -174,23 +174,23 @@ class TableSchema:
 
     @property
     def qualified(self) -> str:
-        """The name people use: namespace.table."""
+        """The displayed name: namespace.table."""
         return f"{self.namespace}.{self.name}"
 
     @property
     def heirs(self) -> tuple[str, ...]:
-        """The tables that inherit from this one at the source: a query of it sees their rows there."""
+        """The tables that inherit from this one at the source; queries of it there include their rows."""
         return tuple(left.name for left in self.left_out if left.what == HEIR)
 
     @property
     def identity(self) -> tuple[tuple[str, int], ...]:
-        """What tells its rows apart: the key's columns with their numbers. A column made again is another one."""
+        """What identifies its rows: the key columns with their numbers. A column created again has another number."""
         numbers = {c.name: c.number for c in self.columns}
         return tuple((name, numbers[name]) for name in self.key)
 
     @property
     def is_heartbeat(self) -> bool:
-        """Whether this is VENUS's own heartbeat row, which measures lag and is no table of the application."""
+        """Whether this is the heartbeat table of VENUS, which measures lag and is no table of the application."""
         return is_heartbeat(self.namespace, self.name)
 
     @property
@@ -202,7 +202,7 @@ class TableSchema:
 
 
 class ChangeKind(IntEnum):
-    """What a section of a batch is."""
+    """The kind of a section of a batch."""
 
     CHANGES = 0
     TRUNCATE = 1
@@ -212,7 +212,7 @@ class ChangeKind(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What a producer, a review's answer or an operator says of a half message."""
+    """The verdict of a producer, a review's answer or an operator on a half message."""
 
     UNKNOWN = 0
     COMMIT = 1
@@ -232,16 +232,16 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that a check has to say. `blocks` = VENUS refuses to go on with it."""
+    """One result of a check. `blocks` = VENUS refuses to continue with it."""
 
     where: str
     message: str
     remedy: str = ""
     blocks: bool = False
     details: tuple[str, ...] = field(default=())
-    #: Statements that an administrator may run at the source, in order, to be rid of it.
+    #: Statements that an administrator may run at the source, in order, to remove the cause.
     script: tuple[str, ...] = field(default=())
-    #: The one table that it is about, `namespace.table`: without it the others can be captured. Empty = all are.
+    #: The only table concerned, `namespace.table`: the others can be captured without it. Empty = all are concerned.
     table: str = ""
 
 
@@ -252,7 +252,7 @@ def is_address(text: str) -> bool:
 
 
 def is_heartbeat(namespace: str, name: str) -> bool:
-    """Whether a table of this name is VENUS's own heartbeat."""
+    """Whether a table of this name is the heartbeat table of VENUS."""
     return (namespace, name) == ("venus", "heartbeat") or name.lower() == "venus_heartbeat"
 
 
@@ -262,5 +262,5 @@ def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: "1 table", "2 tables"; `plural` where an s at the end does not make one."""
+    """Return a number with its noun: "1 table", "2 tables"; `plural` if it is not formed by an s."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
