@@ -140,7 +140,7 @@ class OwnType:
 
 #: The kind of `LeftOut` for a child table: one for each table that inherits from this one, by name in SQL's spelling.
 HEIR = "heir"
-#: The reason for an index that is being built, by REINDEX CONCURRENTLY for example: it appears and disappears by itself.
+#: The reason for an index that is being built, by REINDEX CONCURRENTLY for one: it appears and disappears by itself.
 UNFINISHED = "it is not valid at the source either"
 
 
