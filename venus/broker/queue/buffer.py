@@ -124,7 +124,7 @@ class Buffer:
             _, body = self._delivered.popitem(last=False)
             self._nbytes -= len(body) + ENTRY_BYTES
         if self._nbytes > room and self._saved:
-            self._cut_middle(self._nbytes - room + self.bytes_max // 8)
+            self._cut_middle(self._nbytes - room + self.bytes_max // 8)  # an eighth more, so that this runs rarely
 
     def _cut_middle(self, wanted: int) -> None:
         """Evict a run of SAVED bodies of each business, from a quarter behind its oldest on."""
