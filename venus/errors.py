@@ -29,7 +29,7 @@ class ConfigError(VenusError):
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
-        #: A line for each mistake where there are several; the message has the first one.
+        #: A line for each of several mistakes; the message has the first one.
         self.complaints: tuple[str, ...] = ()
 
 
@@ -40,7 +40,7 @@ class Refused(VenusError):
 
 
 class NotInstalled(Refused):
-    """The source is there, and has nothing of VENUS."""
+    """The source is reachable, but VENUS is not installed there."""
 
 
 class Denied(Refused):

@@ -28,7 +28,7 @@ def missing(business: Business, content: Envelope) -> set[Version]:
 
 
 def check_versions(business: Business, content: Envelope, where: str) -> None:
-    """Refuse versions behind which a table could soon have no other. Raises ProtocolError."""
+    """Raise ProtocolError for a schema version that jumps too far ahead of the known ones."""
     for schema in content.schemas:
         if (schema.table_id, schema.version) not in business.schemas:
             known = max((v for table_id, v in business.schemas if table_id == schema.table_id), default=0)

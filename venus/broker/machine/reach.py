@@ -1,8 +1,8 @@
-"""How far a counter may move at once when its value comes from outside. Pure.
+"""How far a counter may jump when its value comes from outside. Pure.
 
-A counter that is set close to the end of its range ends the business: nothing can follow it any more. A range alone
-does not prevent that, because its last value is a value. So what a producer, a set above or another broker says is
-compared with what is known: no counter goes from zero to its end in less than thousands of steps.
+A counter that is set close to the end of its range stops the business, because no value can follow. A range check alone
+does not prevent that: the last value of a range is valid too. So each value that a producer, a set above or another
+broker sends is compared with the known value. With these limits a counter needs thousands of steps to its end.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from venus.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A counter may be `most` above what is known; what is known counts as `floor` at the least."""
+    """The limit of one counter: at most `most` above the known value, which counts as at least `floor`."""
 
     most: int
     floor: int = 0
 
     def end(self, known: int) -> int:
-        """Return the largest value that is believed."""
+        """Return the largest accepted value."""
         return max(known, self.floor) + self.most
 
 
-#: By the counter's name, as messages have it.
+#: By the name of the counter in messages.
 REACHES = {
     "Sequence": Reach(2**48),
     "batch": Reach(2**48),
     "offset": Reach(2**48),
-    "epoch": Reach(2**48, floor=2**48),  # milliseconds since 1970, or a producer more
+    "epoch": Reach(2**48, floor=2**48),  # milliseconds since 1970, or the previous epoch plus one
     "version": Reach(2**20),  # of a table
     "home term": Reach(10_000),
 }
 
 
 def is_in_reach(counter: str, value: int, known: int) -> bool:
-    """Whether a value is believed."""
+    """Whether a value is accepted."""
     return value <= REACHES[counter].end(known)
 
 
 def check_reach(where: str, counter: str, value: int, known: int) -> None:
-    """Refuse a value that leaves no room behind it. Raises ProtocolError."""
+    """Raise ProtocolError for a value that jumps too far."""
     if not is_in_reach(counter, value, known):
         raise ProtocolError(f"{where} has {counter} {value}: it must be {REACHES[counter].end(known)} at most")
