@@ -31,7 +31,7 @@ from venus.conditions import GONE, RELEASED, RELEASING, gone_way_out, uncaptured
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
-from venus.network.labels import is_wanted
+from venus.network.topology import is_wanted
 from venus.predicates.ranges import compiled, same
 from venus.predicates.syntax import PredicateRefused
 from venus.rpc.address import broker_of

@@ -15,10 +15,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bench.figures.figure import Figure, Finding
-from venus.network.matching.choosing import COPIES_MAX, SHAPES, Chosen, Tables
-from venus.network.matching.hpartition import HPartition, copies_of
+from venus.network.matching.choosing import COPIES_MAX, SHAPES, Chosen, HPartition, Intervals, Tables, copies_of
 from venus.network.matching.interests import Events, Interest
-from venus.network.matching.intervals import Intervals
 
 GOAL = 3.7
 COLUMNS = tuple(f"c{n}" for n in range(8))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import BadCalls
 from venus.replication import messages as m
+from venus.replication.position import Patience
 from venus.replication.records import Policy
-from venus.replication.settings import Patience
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.directed import Directed, Script, cast, lines
 from tests.simulation.judge import Violation
 from venus.replication import messages as m
-from venus.replication.settings import Patience
+from venus.replication.position import Patience
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host

@@ -272,7 +272,7 @@ RULES = (
     # -- the follower's log ------------------------------------------------------------------------------------------
     _rule(
         "A follower truncates to the end of the term in its own log, if that is before the leader's",
-        "divergence.truncation",
+        "terms.truncation",
         "terms.end_of(known_term, log_end), log_end",
         "log_end",
         seed=205,

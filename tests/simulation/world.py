@@ -11,8 +11,8 @@ from tests.simulation.judge import Judge, Violation
 from tests.simulation.loop import Loop
 from tests.simulation.network import Network
 from venus.replication import messages as m
+from venus.replication.position import Patience
 from venus.replication.records import Leadership, Policy
-from venus.replication.settings import Patience
 
 #: From the moment at which everything is whole.
 LEADER_WITHIN_S = 5.0

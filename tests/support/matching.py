@@ -7,11 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from venus.network.matching.choosing import Chosen
-from venus.network.matching.equality import Equality
-from venus.network.matching.hpartition import HPartition, copies_of
+from venus.network.matching.choosing import Chosen, Equality, HPartition, Intervals, copies_of
 from venus.network.matching.interests import Events, Interest
-from venus.network.matching.intervals import Intervals
 
 NUMBERS = ("a", "b", "c", "d")
 WORDS = ("EU", "US", "ASIA", "")

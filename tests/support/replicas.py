@@ -17,19 +17,18 @@ from tests.support import engines
 from venus.broker.core import Core
 from venus.broker.replicas import copies
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
-from venus.broker.replicas.copies import Begin, Copies, Piece, Place
+from venus.broker.replicas.copies import Begin, Copies, Mark, Piece, Place
 from venus.broker.replicas.core_logs import CoreLogs
-from venus.broker.replicas.health import Health
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.installing import Installer
+from venus.broker.replicas.loads import Health
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.shared import ReplicatedLogs
-from venus.broker.replicas.unfinished import Mark
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Unavailable
 from venus.replication.messages import Answer, Answered, Fetch, Fetched
+from venus.replication.position import Patience
 from venus.replication.records import LiveBroker, Member, Policy
-from venus.replication.settings import Patience
 
 LEASE_S = 3.0
 TICK_S = 0.02

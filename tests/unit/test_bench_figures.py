@@ -18,7 +18,7 @@ from bench.network.week import Followers, Formula, Known, week
 from bench.venus_transmission import make_half
 from bench.watchers import Seen, numbers
 from venus.errors import DigestMismatch
-from venus.network.labels import is_wanted
+from venus.network.topology import is_wanted
 from venus.rpc.sealed import seal
 from venus.wire import broker_pb2, change_pb2
 

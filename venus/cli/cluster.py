@@ -65,8 +65,7 @@ def status(
     as_json: JsonOption = False,
 ) -> int:
     """Show which broker leads each business, and which are in sync. Exit code 1 if something needs attention."""
-    from venus.coordination.changes import waits_for
-    from venus.coordination.standing import problems
+    from venus.coordination.changes import problems, waits_for
 
     run = Invocation.of(ctx, config, as_json)
     end = time.monotonic() + wait
@@ -115,7 +114,7 @@ def policy(
     Under `consistency` writes are refused until enough replicas are in sync. Under `availability` the brokers that
     are alive go on; what that may have lost is shown until `venus verify --repair` closes it.
     """
-    from venus.coordination.policies import switch
+    from venus.coordination.changes import switch
     from venus.replication.records import Policy
     from venus.suggest import nearest
 

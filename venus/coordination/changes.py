@@ -6,12 +6,16 @@ may end at any moment, and one that is repeated finds what it wanted done alread
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Protocol
 
-from venus.errors import ConfigError, Refused
+from venus.errors import ConfigError, Refused, Unavailable
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.suggest import nearest
+
+#: How often the record is read again when a broker was faster.
+TRIES_MAX = 5
 
 
 def leader(known: Leadership, broker: str, living: Collection[LiveBroker]) -> Leadership:
@@ -175,3 +179,76 @@ def _may_get_one(broker: str, living: Collection[LiveBroker]) -> None:
         )
     if _of(broker, living).draining:
         raise Refused(f"broker {broker} is draining", hint=f"`venus cluster add {broker}` lets it take part again")
+
+
+def problems(leaderships: Collection[Leadership], living: Collection[LiveBroker]) -> list[str]:
+    """Return one line for each thing that is not as it shall be."""
+    members = {broker.member for broker in living}
+    return [line for leadership in leaderships for line in _problems_of(leadership, members)]
+
+
+def _problems_of(business: Leadership, living: Collection[Member]) -> Iterator[str]:
+    name = business.business
+    candidates = sorted(map(str, business.candidates & set(living)))
+    if business.leader is None or business.leader not in living:
+        who = "has no leader" if business.leader is None else f"is led by {business.leader.broker}, which is not alive"
+        if candidates:
+            yield f"{name} {who}: {', '.join(candidates)} can take over within seconds"
+        else:
+            needed = ", ".join(sorted(map(str, business.candidates)))
+            yield f"{name} {who}, and nobody who has everything is alive: start one of {needed}"
+    in_sync = len(business.in_sync & set(living))
+    if in_sync < business.min_in_sync:
+        what = f"{name} has {in_sync} of the {business.min_in_sync} replicas in sync that a write needs"
+        refused = business.policy is Policy.CONSISTENCY
+        yield f"{what}: writes are {'refused' if refused else 'acknowledged without them'} until one more has caught up"
+    behind = [broker for broker in business.replicas if broker not in {member.broker for member in business.in_sync}]
+    if behind:
+        yield f"{name} is not in sync at {', '.join(behind)}"
+    if business.unclean_terms:
+        windows = {window.term: str(window) for window in business.losses}
+        for term in business.unclean_terms:
+            what = windows.get(term, "changes that were acknowledged before it")
+            yield f"{name}: the unclean election of term {term} may have lost {what}: `venus verify --repair` closes it"
+
+
+class Records(Protocol):
+    """What is needed of a coordinator."""
+
+    def leaderships(self) -> tuple[Leadership, ...]: ...
+
+    def read(self, business: str) -> Leadership | None: ...
+
+    def swap(self, before: Leadership, after: Leadership) -> Leadership | None: ...
+
+
+def switched(known: Leadership, policy: Policy, min_in_sync: int = 0) -> Leadership:
+    """Return the record under another policy; `min_in_sync` 0 = the majority of its replicas, or one.
+
+    Who left last is known to have everything only as long as nothing could be acknowledged without them.
+    """
+    majority = max(len(known.replicas), 1) // 2 + 1
+    wanted = min_in_sync or (majority if policy is Policy.CONSISTENCY else 1)
+    stuck = len(known.in_sync) < min(known.min_in_sync, wanted)
+    last = known.last_in_sync if stuck else frozenset()
+    return replace(known, policy=policy, min_in_sync=wanted, last_in_sync=last, min_in_sync_wanted=0)
+
+
+def switch(records: Records, business: str, policy: Policy, min_in_sync: int = 0) -> tuple[Leadership, Leadership]:
+    """Change the policy of a business; return the record before and after.
+
+    Raises ConfigError if there is no such business; Unavailable if etcd does not answer or the record keeps changing.
+    """
+    for _ in range(TRIES_MAX):
+        known = records.read(business)
+        if known is None:
+            names = sorted(found.business for found in records.leaderships())
+            raise ConfigError(
+                f"the cluster has no business {business!r}{nearest(business, names)}",
+                hint=f"it has: {', '.join(names) or 'none yet'}",
+            )
+        after = switched(known, policy, min_in_sync)
+        stored = known if after == known else records.swap(known, after)
+        if stored is not None:
+            return known, stored
+    raise Unavailable(f"the record of {business} keeps changing", hint="try again")

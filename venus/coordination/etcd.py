@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from venus.coordination.etcd_client import CALL_TIMEOUT_S, EtcdClient, LeaseEnded, Stored
 from venus.coordination.login import NO_LOGIN, Login
-from venus.coordination.refusals import another_broker, replaced
 from venus.coordination.stored import (
+    another_broker,
     decode_broker,
     decode_drained,
     decode_forgotten,
@@ -31,6 +31,7 @@ from venus.coordination.stored import (
     encode_identity,
     encode_leadership,
     encode_newest,
+    replaced,
     writer_of,
 )
 from venus.errors import ProtocolError, Unavailable

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from venus.coordination.refusals import another_broker, replaced
+from venus.coordination.stored import another_broker, replaced
 from venus.errors import Unavailable
 from venus.replication.records import Leadership, LiveBroker
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from venus.errors import ProtocolError
+from venus.errors import Fenced, ProtocolError, Refused
 from venus.model import NAME_CHARS_MAX, is_address, is_name
 from venus.network.scheduling import Load
 from venus.replication.records import Installing, Leadership, LiveBroker, LossWindow, Member, Policy
@@ -20,10 +20,8 @@ TERM_MAX = (1 << 63) - 1
 RECORD_TERM_MAX = 1 << 61
 TEXT_CHARS_MAX = 300
 GROUP_CHARS_MAX = 2 * NAME_CHARS_MAX
-
 INSTALLING_MAX = 100
 REASON_CHARS_MAX = 1000
-
 _BROKER = {"broker", "store", "address", "site", "priority", "draining", "version"}
 _BUSINESS = {
     "business", "term", "leader", "in_sync", "last_in_sync", "replicas", "policy", "min_in_sync", "unclean_terms",
@@ -283,3 +281,23 @@ def _member(key: str, pair: object) -> Member:
     _check(key, valid, "a broker has no valid name or store")
     assert isinstance(pair, list)
     return Member(broker=pair[0], store=pair[1])
+
+
+def another_broker(living: LiveBroker, broker: LiveBroker) -> Refused | None:
+    """Return what to tell `broker` if `living`, which has its id, is not itself as it was before a restart."""
+    if living.member == broker.member and living.address == broker.address:
+        return None
+    if living.address != broker.address:
+        what, way = f"at {living.address}", "give each broker an id of its own ([cluster] broker_id)"
+    else:
+        what = f"with another store ({living.member.store})"
+        way = "its lease ends within seconds of its end; if its disk was replaced, start it again then"
+    return Refused(f"another broker with the id {broker.member.broker} is alive, {what}", hint=way)
+
+
+def replaced(broker: str) -> Fenced:
+    """Return what to tell a process whose place another one has: they share id, address and store, and one may live."""
+    return Fenced(
+        f"another process has the id, the address and the data of broker {broker}, and was started after this one",
+        hint="one of the two has a copy of the other's data directory: stop it for good; each broker needs its own",
+    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from venus.model import TableSchema
-from venus.network.labels import is_wanted
+from venus.network.topology import is_wanted
 from venus.predicates.ranges import Predicate, compiled, differing_column
 from venus.predicates.syntax import PredicateRefused, parse, written
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from venus.errors import ConfigError
+from venus.model import is_heartbeat
 from venus.suggest import nearest
 
 LEVELS_MAX = 100
@@ -256,3 +257,9 @@ def label_problems(
             yield f"{one.written} pulls the label {label}, and {names} above does not get it: add it there"
     if not one.labels:
         yield f"{one.written} pulls everything, and {names} above gets some labels only: name them, or let it get all"
+
+
+def is_wanted(names: Iterable[str], namespace: str, table: str) -> bool:
+    """Whether a table is one of those; VENUS's own heartbeat always is, as lag is measured by it."""
+    known = (table.lower(), f"{namespace}.{table}".lower())
+    return is_heartbeat(namespace, table) or any(name.lower() in known for name in names)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from venus.replication import election
 from venus.replication.election import Ballot
 from venus.replication.messages import AskBallot, BallotCame, Effect, Swap
+from venus.replication.position import Patience
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
-from venus.replication.settings import Patience
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from venus.replication import divergence
+from venus.replication import terms
 from venus.replication.messages import (
     Advance,
     Answered,
@@ -17,9 +17,8 @@ from venus.replication.messages import (
     Trimmed,
     Truncate,
 )
-from venus.replication.position import Position
+from venus.replication.position import Patience, Position
 from venus.replication.records import Leadership, Member
-from venus.replication.settings import Patience
 
 
 class Following:
@@ -99,7 +98,7 @@ class Following:
         position = self._position
         if (answer.index, answer.last_term) != (position.end, position.last_term):
             return []  # an answer to an earlier fetch: the log has changed since
-        end = divergence.truncation(position.terms, position.end, answer.known_term, answer.end)
+        end = terms.truncation(position.terms, position.end, answer.known_term, answer.end)
         if end <= position.high:
             return self._reinstall(
                 f"its log has other entries from {end} on, of which ours up to {position.high} are applied",

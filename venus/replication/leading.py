@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from venus.replication import divergence, in_sync
+from venus.replication import in_sync, terms
 from venus.replication.in_sync import Progress
 from venus.replication.messages import (
     Advance,
@@ -17,9 +17,8 @@ from venus.replication.messages import (
     Swapped,
     Trimmed,
 )
-from venus.replication.position import Position
+from venus.replication.position import Patience, Position
 from venus.replication.records import Leadership, Member, Policy
-from venus.replication.settings import Patience
 
 
 class Leading:
@@ -175,7 +174,7 @@ class Leading:
             return []
         if event.index < position.start:
             return [Reply(to=who, answer=Trimmed(term=self.known.term, start=position.start))]
-        parted = divergence.known_end(position.terms, position.end, event.index, event.last_term)
+        parted = terms.known_end(position.terms, position.end, event.index, event.last_term)
         if parted is not None:
             known_term, end = parted
             answer = Diverge(

@@ -46,9 +46,8 @@ from venus.replication.messages import (
     Swapped,
     Tick,
 )
-from venus.replication.position import Position
+from venus.replication.position import Patience, Position
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
-from venus.replication.settings import Patience
 
 _Handler: TypeAlias = Callable[["Replica", Any, float], list[Effect]]
 
@@ -275,3 +274,26 @@ _HANDLERS: dict[type, _Handler] = {
     HandOver: Replica._hand_over,
     Tick: Replica._tick,
 }
+
+
+def refusal(replica: Replica, now: float, silent_s: float) -> str:
+    """Return why nothing can be written now; empty = it can, or it may still be answered.
+
+    What was proposed stays proposed: it is acknowledged when it is asked for again, once the follower is back.
+    """
+    known, leading, position = replica.known, replica.leading, replica.position
+    if known is None or leading is None or leading.handing_over is not None or position.end <= position.high + 1:
+        return ""  # nothing waits
+    silent = [
+        member.broker
+        for member, progress in leading.followers.items()
+        if member in known.in_sync and now - max(progress.heard_at, progress.caught_up_at) > silent_s
+    ]
+    if not silent or len(known.in_sync) - len(silent) >= known.min_in_sync:
+        return ""  # it goes on without them soon
+    names = ", ".join(sorted(silent))
+    heard = len(known.in_sync) - len(silent)
+    return (
+        f"nothing was heard of {names} for {silent_s:g} s: {heard} of {len(known.replicas)} replicas "
+        f"{'are' if heard != 1 else 'is'} in sync without it, {known.min_in_sync} are needed"
+    )

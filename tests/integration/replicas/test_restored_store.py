@@ -12,7 +12,7 @@ from tests.support.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers import BUSINESS, wait_for
 from tests.support.etcd import EtcdCluster
 from tests.support.ports import free_ports
-from venus.broker.replicas import newest
+from venus.broker.replicas import identity
 from venus.broker.store.rocks import Store
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import Fenced, VenusError
@@ -119,7 +119,7 @@ def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, et
         store = store_of(cluster, "a")
         for round_no in range(3):
             writer.write(5, ROWS)
-            wait_for(lambda: noted(cluster, store) > 0, newest.NOTE_EVERY_S + WAIT_S)
+            wait_for(lambda: noted(cluster, store) > 0, identity.NOTE_EVERY_S + WAIT_S)
             if round_no % 2:
                 cluster.brokers["a"].stop()
             else:

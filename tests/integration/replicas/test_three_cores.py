@@ -13,7 +13,7 @@ from tests.support import engines, replicas
 from tests.support.engines import BUSINESS, Producer
 from tests.support.replicas import Cluster, Node
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
-from venus.broker.replicas import health
+from venus.broker.replicas import loads
 from venus.errors import NotLeader, Unavailable
 
 pytestmark = pytest.mark.integration
@@ -235,7 +235,7 @@ def knows_somebody_unhealthy(node: Node) -> bool:
 def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "SLOW_SYNC_S", 60.0)  # this disk may be busy with other tests
+    monkeypatch.setattr(loads, "SLOW_SYNC_S", 60.0)  # this disk may be busy with other tests
     room = {"a": 10 << 30, "b": 600 << 20, "c": 10 << 30}
     with Cluster(tmp_path, free_bytes=lambda path: room[path.name[0]], free_bytes_min=512 << 20) as cluster:
         leader = cluster.create()

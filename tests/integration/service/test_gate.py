@@ -16,8 +16,7 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S
 from venus.broker.core import Core
-from venus.broker.replicas.shared import ReplicatedLogs
-from venus.broker.replicas.standing import Standing
+from venus.broker.replicas.shared import ReplicatedLogs, Standing
 from venus.broker.service import removing, replication
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.removing import Removing

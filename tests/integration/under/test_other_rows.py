@@ -23,7 +23,7 @@ from venus.adapters.targets.postgresql.apply.loop import run_apply
 from venus.adapters.targets.postgresql.control import resync
 from venus.adapters.targets.postgresql.database import rows_from_text
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.broker.mirrors import filling, pulling
+from venus.broker.mirrors import pulling
 from venus.broker.service.process import RunningBroker
 from venus.config import Broker as BrokerSettings
 from venus.config import Settings
@@ -285,7 +285,7 @@ def test_a_set_of_before_learns_by_what_the_sets_above_choose(
     real: RealBroker, start: Start, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its full data was taken by a version that did not keep that."""
-    made = filling.said_of
+    made = pulling.said_of
 
     def older(snapshot: broker_pb2.Snapshot, **more: Any) -> mirror_pb2.MirrorBegin:
         found = made(snapshot, **more)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.brokers.memory_store import only_read
 from venus.broker.replicas import copies
-from venus.broker.replicas.copies import Begin, Copy, Piece, Place
+from venus.broker.replicas.copies import Begin, Copy, Mark, Piece, Place
 from venus.broker.replicas.installing import Installer
-from venus.broker.replicas.unfinished import Mark
 from venus.broker.store import keys
 from venus.errors import Unavailable
 from venus.replication.messages import LogChanged

@@ -13,7 +13,8 @@ from tests.simulation.tiers.clients import TierClients
 from tests.simulation.tiers.puller import SimulatedPuller
 from tests.simulation.tiers.upstream import SimulatedLook
 from venus.broker.machine.business import Business
-from venus.broker.mirrors import identity, place
+from venus.broker.mirrors import network as identity
+from venus.broker.mirrors import place
 from venus.broker.mirrors.network import Network
 from venus.broker.mirrors.uppers import Times
 from venus.config import Broker, Cluster

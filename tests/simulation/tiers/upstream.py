@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.tiers.clients import request
-from venus.broker.mirrors.looks import Look
-from venus.broker.mirrors.upstream import Seen
+from venus.broker.mirrors.looks import Look, Seen
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.brokers import wait_for
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
-from venus.broker.replicas.health import NEARLY_FULL, SLOW_SYNC_S, Health, trouble
+from venus.broker.replicas.loads import NEARLY_FULL, SLOW_SYNC_S, Health, trouble
 from venus.broker.store.rocks import Store, Syncs
 from venus.broker.store.space import Space
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.brokers import wait_for
-from venus.broker.replicas.coordinator_thread import CoordinatorThread
-from venus.broker.replicas.lease_thread import LeaseThread
+from venus.broker.replicas.coordinator_thread import CoordinatorThread, LeaseThread
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Fenced, Refused, Unavailable
 from venus.replication.messages import NO_LEASE, Swapped

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from venus.broker.replicas.loads import AGAIN_AFTER_S, LOOK_EVERY_S, Loads, Machine
+from venus.broker.replicas.loads import AGAIN_AFTER_S, MEASURE_EVERY_S, Loads, Machine
 from venus.broker.replicas.placement import Wanted
 from venus.coordination.stored import decode_broker, encode_broker
 from venus.errors import ProtocolError
@@ -33,10 +33,10 @@ def test_a_load_is_said_when_it_has_changed_and_now_and_then() -> None:
     assert (first.load, first.businesses, first.report) == (load[0], 2, 2)
     load[0] = Load(cpu=0.2)
     assert loads(first, 3) is first, "it looks every ten seconds"
-    now[0] += LOOK_EVERY_S
+    now[0] += MEASURE_EVERY_S
     second = loads(first, 3)
     assert (second.load, second.report) == (load[0], 3)
-    now[0] += LOOK_EVERY_S
+    now[0] += MEASURE_EVERY_S
     assert loads(second, 3) is second, "nothing has changed"
     now[0] += AGAIN_AFTER_S
     assert loads(second, 3).report == 4, "others must know that it is still so"

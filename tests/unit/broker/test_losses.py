@@ -7,7 +7,7 @@ from dataclasses import replace
 from venus.broker.machine.loss import Loss
 from venus.broker.replicas.losses import doubted, recorded, verified, waiting_for
 from venus.broker.service.replication_status import lost
-from venus.coordination.standing import problems
+from venus.coordination.changes import problems
 from venus.replication.records import Leadership, LiveBroker, LossWindow, Member, Policy
 
 B = Member(broker="b", store="s")

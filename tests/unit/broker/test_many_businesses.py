@@ -17,9 +17,7 @@ from venus.broker.pipeline.group import Group
 from venus.broker.queue.buffer import ENTRY_BYTES, Buffer
 from venus.broker.replicas import shared
 from venus.broker.replicas.core_logs import CoreLogs
-from venus.broker.replicas.recent import Recent, make_room
-from venus.broker.replicas.shared import ReplicatedLogs
-from venus.broker.replicas.standing import Standing
+from venus.broker.replicas.shared import Recent, ReplicatedLogs, Standing, make_room
 from venus.broker.snapshot.scavenger import PASS_EVERY_S, Scavenger
 from venus.broker.store.rocks import Batch, Store
 

@@ -9,10 +9,9 @@ import pytest
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.mirrors.lag import Lag
-from venus.broker.mirrors.place import Place, absent, later_cut, path_of, refusal, short_of, wanted
+from venus.broker.mirrors.place import Lag, Place, absent, later_cut, path_of, refusal, short_of, wanted
 from venus.broker.queue.cutting import Cut, OpenBatch, Part
-from venus.network.labels import is_wanted
+from venus.network.topology import is_wanted
 from venus.wire import broker_pb2, change_pb2
 
 HERE = Place(set="eu", tier="access", level=2)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from venus.broker.pipeline.shared_log import NO_BACKLOG, Backlog
 from venus.broker.replicas.placement import Wanted
-from venus.broker.replicas.recent import Recent
+from venus.broker.replicas.shared import Recent
 from venus.replication.records import LiveBroker, Member
 
 A, B, C, D = (LiveBroker(member=Member(broker=name, store="s"), address=f"{name}:1") for name in "abcd")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from venus.broker.replicas.silence import refusal
 from venus.replication.messages import Fetched, LogChanged, Seen
-from venus.replication.position import Position
+from venus.replication.position import Patience, Position
 from venus.replication.records import Leadership, Member
-from venus.replication.replica import Replica
-from venus.replication.settings import Patience
+from venus.replication.replica import Replica, refusal
 from venus.replication.terms import TermCache
 
 A, B, C = (Member(broker=name, store="s") for name in "abc")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from venus.coordination.changes import switch, switched
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
-from venus.coordination.policies import switch, switched
 from venus.errors import ConfigError, Unavailable
 from venus.replication.records import Leadership, Member, Policy
 

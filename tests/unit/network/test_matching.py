@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support.matching import INF, compare, some_events
-from venus.network.matching.choosing import COPIES_MAX, FEW, Chosen, Tables
-from venus.network.matching.equality import Equality
-from venus.network.matching.hpartition import HPartition
+from venus.network.matching.choosing import COPIES_MAX, FEW, Chosen, Equality, HPartition, Intervals, Tables
 from venus.network.matching.interests import Events, Interest
-from venus.network.matching.intervals import Intervals
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from venus.network.skipcloud.clusters import BROKERS_MIN, Shape, assign, common, is_worth_it, nearest
-from venus.network.skipcloud.routing import route
 from venus.network.skipcloud.simulation import Cloud
+from venus.network.skipcloud.views import route
 
 
 def names(count: int) -> list[str]:

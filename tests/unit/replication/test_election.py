@@ -9,8 +9,8 @@ import pytest
 from venus.replication.ballots import TERMS_MAX, Elections
 from venus.replication.election import Ballot, hindrance
 from venus.replication.messages import AskBallot, BallotCame, Swap
+from venus.replication.position import Patience
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
-from venus.replication.settings import Patience
 
 A, B, C, D = (Member(broker=name, store="s") for name in "abcd")
 KNOWN = Leadership(

@@ -9,10 +9,9 @@ import pytest
 from venus.replication import in_sync
 from venus.replication.in_sync import Progress
 from venus.replication.messages import Fetched, Living, LogChanged, Seen, Swap, Tick
-from venus.replication.position import Position
+from venus.replication.position import Patience, Position
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.replica import Replica
-from venus.replication.settings import Patience
 from venus.replication.terms import TermCache
 
 A, B, C, D = (Member(broker=name, store="s") for name in "abcd")

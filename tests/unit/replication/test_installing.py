@@ -18,10 +18,9 @@ from venus.replication.messages import (
     Swap,
     Trimmed,
 )
-from venus.replication.position import Position
+from venus.replication.position import Patience, Position
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.replication.replica import Replica
-from venus.replication.settings import Patience
 from venus.replication.terms import TermCache
 
 A, B = (Member(broker=name, store="s") for name in "ab")

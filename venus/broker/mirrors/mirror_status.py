@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from venus.broker.core import Core
 from venus.broker.machine.mirror import Mirror
 from venus.broker.mirrors import place
-from venus.broker.mirrors.lag import Lag
-from venus.broker.mirrors.place import Place
+from venus.broker.mirrors.looks import Seen
+from venus.broker.mirrors.place import Lag, Place
 from venus.broker.mirrors.progress import State, Told
 from venus.broker.mirrors.pulls import Pull, Pulls
 from venus.broker.mirrors.rows import Rows
 from venus.broker.mirrors.uppers import Away, Kind
-from venus.broker.mirrors.upstream import Seen
 from venus.broker.mirrors.whom import NOT_YET, alarm, why_not_back
 from venus.config import Cluster
 from venus.wire import broker_pb2

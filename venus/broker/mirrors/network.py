@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 
 from venus.broker.core import Core
-from venus.broker.mirrors import identity, place, uppers
-from venus.broker.mirrors.looks import OTHERS_EVERY_S, Look, LookMaker, Looks
+from venus.broker.mirrors import place, uppers
+from venus.broker.mirrors.looks import LOOK_EVERY_S, OTHERS_EVERY_S, Look, LookMaker, Looks
 from venus.broker.mirrors.mirror_status import MirrorStatuses, tables_of
 from venus.broker.mirrors.place import Place
-from venus.broker.mirrors.puller import Puller
-from venus.broker.mirrors.pulls import Pulls
+from venus.broker.mirrors.pulls import Puller, Pulls
 from venus.broker.mirrors.rows import Rows
 from venus.broker.mirrors.succession import Succession
 from venus.broker.mirrors.uppers import Fitness, Kind, Times
-from venus.broker.mirrors.upstream import LOOK_EVERY_S
 from venus.broker.mirrors.whom import NOT_YET, Above, Here, fitness
+from venus.broker.pipeline.group import Group
+from venus.broker.store import keys
 from venus.config import Cluster
 from venus.errors import NotLeader, Refused, Unavailable
 from venus.network import row_filters
 from venus.network.topology import PULLS_AS
 from venus.rpc.address import Proof
+from venus.rpc.limits import NETWORKS_MAX
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
+
+WAIT_S = 60.0
 
 
 class Network:
@@ -79,10 +84,10 @@ class Network:
         self._own = tuple(own)
         self.succession.enter(self._own)
         if self._looks is None:
-            self.belongs_to(identity.of_home(self._core, cluster))
+            self.belongs_to(of_home(self._core, cluster))
             return
-        self._set_id = cluster or identity.of_set(self._core)
-        self.belongs_to(identity.read(self._core))
+        self._set_id = cluster or of_set(self._core)
+        self.belongs_to(read(self._core))
         if not self.succession.promoted():  # then the old home may be a mirror of this set by now
             self._check_place(self._looks)
         self._looks.start()
@@ -189,7 +194,7 @@ class Network:
                 logger.error("%s", problem)
         self._short[name] = short
         if network.networks and not set(network.networks) <= set(self._ids):
-            self.belongs_to(identity.remember(self._core, network.networks))
+            self.belongs_to(remember(self._core, network.networks))
 
     def _fitness(self, look: Look, business: str, here: Here) -> Fitness:
         """Judge a set by its newest look, as the one to pull a business from."""
@@ -262,3 +267,48 @@ class Network:
             seen = {look.name: look.seen for look in self._looks.all}
             short = self._short.get(main.name, [])
             self._statuses.lay_over(status, main.name, seen, refused, short, self.succession.promoted(), business)
+
+
+def read(core: Core) -> tuple[str, ...]:
+    """Return the ids of the network, none if the store was never told."""
+    value = core.store.get(keys.STATE, keys.NETWORK)
+    return tuple(json.loads(value)) if value is not None else ()
+
+
+def of_home(core: Core, cluster: str = "") -> tuple[str, ...]:
+    """Return the ids of a home's network; one is drawn the first time.
+
+    That of its cluster is kept as well: mirrors may know the home by another broker, and a home that was replaced
+    mirrors one of them.
+    """
+    drawn = () if read(core) else (uuid.uuid4().hex,)
+    return remember(core, (*drawn, *([cluster] if cluster else [])))
+
+
+def of_set(core: Core) -> str:
+    """Return the id of this broker's set where it is alone: two sets of one name must not be taken for one."""
+    value = core.store.get(keys.STATE, keys.SET)
+    if value is not None:
+        return str(json.loads(value))
+    drawn = uuid.uuid4().hex
+
+    def work(group: Group) -> None:
+        group.stage(keys.STATE, keys.SET, json.dumps(drawn).encode())
+        group.durable = True
+
+    core.commits.submit(work).result(WAIT_S)
+    return drawn
+
+
+def remember(core: Core, ids: Iterable[str]) -> tuple[str, ...]:
+    """Keep more ids of the network, on disk when this returns; return all of them: no more than a message may name."""
+    known = read(core)
+    found = tuple(dict.fromkeys([*known, *ids]))[: max(len(known), NETWORKS_MAX)]
+
+    def work(group: Group) -> None:
+        group.stage(keys.STATE, keys.NETWORK, json.dumps(found).encode())
+        group.durable = True
+
+    if found != known:
+        core.commits.submit(work).result(WAIT_S)
+    return found

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from venus.model import TableSchema
-from venus.network.labels import is_wanted
 from venus.network.row_filters import RowFilter
-from venus.network.topology import BrokerSet, Tier, hop_problems, label_problems
+from venus.network.topology import BrokerSet, Tier, hop_problems, is_wanted, label_problems
 from venus.predicates.ranges import compiled, contains
 from venus.predicates.syntax import PredicateRefused
 from venus.wire import broker_pb2
 
+#: So many looks are remembered.
+LOOKS_MAX = 4096
 V = TypeVar("V")
-
 BUSINESS = "business:"
 
 
@@ -198,3 +199,29 @@ def absent(
             if not is_there:
                 found.append(f"label {label} names {name}, which the set above does not have")
     return found
+
+
+class Lag:
+    """What was there above at which time, until it is here."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int]] = deque(maxlen=LOOKS_MAX)
+        self.upstream_offset = 0
+
+    def seen(self, offset: int, now: float) -> None:
+        """Note the end of the queue above. Where it was further once, another set or another history is there now."""
+        self.upstream_offset = offset
+        while self._looks and self._looks[-1][1] > offset:
+            self._looks.pop()
+        if not self._looks or self._looks[-1][1] != offset:
+            self._looks.append((now, offset))
+
+    def ms(self, own: int, now: float) -> int:
+        """Return for how long something has been above that is not here, 0 if there is nothing."""
+        while self._looks and self._looks[0][1] <= own:
+            self._looks.popleft()
+        return int((now - self._looks[0][0]) * 1000) if self._looks else 0
+
+    def offsets(self, own: int) -> int:
+        """Return how many offsets are above and not here."""
+        return max(0, self.upstream_offset - own)

@@ -22,17 +22,19 @@ from venus.broker.mirrors.calls import (
     Calls,
     CloseSnapshot,
     Increments,
+    NextChunk,
     OpenSnapshot,
     OpenStream,
     RenewSnapshot,
     Settle,
 )
-from venus.broker.mirrors.checks import check_filters, check_home, check_mirror
-from venus.broker.mirrors.filling import fill, said_of, splits_of
 from venus.broker.mirrors.place import later_cut
 from venus.broker.mirrors.progress import Progress, State
 from venus.broker.mirrors.whom import Above, Whom
+from venus.broker.pipeline.mirrors import Mirrors
 from venus.broker.queue import places
+from venus.broker.store.rocks import Store
+from venus.codec.chunk import Totals, encode_chunk
 from venus.errors import (
     Diverged,
     IllegalTransition,
@@ -49,8 +51,11 @@ from venus.network import row_filters
 from venus.network.row_filters import RowFilter
 from venus.network.rows_identity import differing
 from venus.rpc import reports
-from venus.wire import broker_pb2
+from venus.rpc.snapshots import Resume
+from venus.wire import broker_pb2, mirror_pb2
 
+#: So many chunks are on their way to the disk.
+CHUNKS_AHEAD = 8
 #: So many groups of batches are on their way to the disk.
 TAKES_AHEAD = 16
 WAIT_S = 0.2
@@ -327,3 +332,79 @@ class Pulling:
         yield Acknowledge(offset=reached)
         if committed_at_us:
             self.progress.arrived(committed_at_us)
+
+
+def fill(splits: Sequence[broker_pb2.Split], mirrors: Mirrors, business: Business, progress: Progress) -> Calls[None]:
+    """Take what is missing of the full data that has begun; where it is, the log says."""
+    mirror = business.proposed.mirror
+    assert mirror is not None, "full data goes on that has begun"
+    begin, number, rows = mirror.begin, mirror.chunks, mirror.rows_done
+    at = Resume(bytes.fromhex(mirror.after), Totals(mirror.split_rows, mirror.split_digest))
+    going: deque[Future[None]] = deque()
+    for split in splits[mirror.split :]:
+        ended = False
+        while not ended:
+            chunk = yield NextChunk(snapshot_id=mirror.snapshot, split=split, at=at)
+            body = encode_chunk(chunk)
+            going.append(mirrors.full_rows(business, begin, number, body))
+            ended, number, rows = chunk.end, number + 1, rows + len(chunk.rows)
+            progress.pulled(len(body), len(chunk.rows))
+            while len(going) >= CHUNKS_AHEAD:
+                yield Settle(future=going.popleft())
+        at = Resume()
+    for future in going:
+        yield Settle(future=future)
+    yield Settle(future=mirrors.end_full(business, begin, rows))
+
+
+def splits_of(store: Store, business: Business, begin: int) -> Sequence[broker_pb2.Split]:
+    """Return the key ranges of the full data that began with a log entry."""
+    _, entry = next(iter(business.log.entries(store, begin, begin + 1)))
+    return mirror_pb2.MirrorBegin.FromString(entry.body).splits
+
+
+def said_of(
+    snapshot: broker_pb2.Snapshot, *, above: str, network: str, only: Sequence[str], reason: str
+) -> mirror_pb2.MirrorBegin:
+    """Return what is logged of a snapshot that is taken."""
+    return mirror_pb2.MirrorBegin(
+        set=above,
+        network=network,
+        only=only,
+        offset=snapshot.offset,
+        epoch=snapshot.epoch,
+        sequence=snapshot.sequence,
+        last_batch=snapshot.last_batch,
+        rows=sum(split.rows_estimate for split in snapshot.splits),
+        reason=reason,
+        schemas=snapshot.schemas,
+        snapshot_id=snapshot.snapshot_id,
+        splits=snapshot.splits,
+        home=snapshot.home if snapshot.HasField("home") else None,
+        where=snapshot.where,
+        levels=snapshot.levels if snapshot.HasField("levels") else None,
+    )
+
+
+def check_filters(*, is_filtered: bool, above: str) -> None:
+    """Refuse what nobody has judged by the predicates that were asked for."""
+    if not is_filtered:
+        raise Refused(
+            f"set {above} is of a version that chooses no rows by [cluster.where]: update it, or remove the predicates"
+        )
+
+
+def check_home(said: broker_pb2.Home, home_term: int, above: str) -> None:
+    """Take nothing that comes from an older home than the one that is known. Raises Unavailable."""
+    if said.home_term < home_term:
+        raise Unavailable(
+            f"set {above} follows an older home, which was replaced (home term {said.home_term}, here {home_term})",
+            hint="name brokers of the new home, or of sets below it, in [cluster] upstream",
+        )
+
+
+def check_mirror(business: Business) -> None:
+    """Pull nothing once this set was promoted. Raises NotLeader."""
+    home = business.proposed.home
+    if home is not None and home.here:
+        raise NotLeader(f"{business.name}: this set has become the home")

@@ -28,8 +28,8 @@ from venus.codec.filtering import OpenRows
 from venus.codec.packed import Bools
 from venus.errors import ProtocolError
 from venus.model import TableSchema
-from venus.network.labels import is_wanted
 from venus.network.row_filters import Fitted, RowFilter, fitted
+from venus.network.topology import is_wanted
 from venus.wire import change_pb2
 
 #: No table has this id. The set stands for no table, while the empty set stands for all tables.

@@ -14,8 +14,7 @@ from venus.broker.machine.business import Business
 from venus.broker.pipeline import replica_commands
 from venus.broker.pipeline.group import Group
 from venus.broker.replicas.ports import Post
-from venus.broker.replicas.recent import run
-from venus.broker.replicas.shared import ReplicatedLogs, position_of, refused
+from venus.broker.replicas.shared import ReplicatedLogs, position_of, refused, run
 from venus.broker.store import keys
 from venus.errors import NotLeader, StorageError
 from venus.replication.messages import Append, LogChanged, Truncate

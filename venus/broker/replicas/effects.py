@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from venus.broker.replicas import losses
-from venus.broker.replicas.brokers import Brokers
+from venus.broker.replicas.placement import Brokers
 from venus.broker.replicas.ports import Coordination, Logs, Post, Transport
 from venus.replication import messages as m
 from venus.replication.election import Ballot

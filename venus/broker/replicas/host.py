@@ -11,21 +11,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from venus.broker.replicas import silence
-from venus.broker.replicas.brokers import Brokers
 from venus.broker.replicas.effects import Effects
 from venus.broker.replicas.losses import doubted
-from venus.broker.replicas.placement import Wanted, may_be_dropped
+from venus.broker.replicas.placement import Brokers, Wanted, may_be_dropped
 from venus.broker.replicas.ports import Coordination, Installations, Logs, Post, Transport
-from venus.broker.replicas.shared import ReplicatedLogs
-from venus.broker.replicas.standing import Standing
+from venus.broker.replicas.shared import ReplicatedLogs, Standing
 from venus.broker.replicas.wishes import Wishes
 from venus.replication import messages as m
+from venus.replication import replica as silence
 from venus.replication.election import Ballot
-from venus.replication.position import Position
+from venus.replication.position import Patience, Position
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.replica import Replica
-from venus.replication.settings import Patience
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from venus.broker.core import Core
 from venus.broker.pipeline import replica_commands
 from venus.broker.pipeline.group import Group
-from venus.broker.replicas import newest
+from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.placement import Wanted
 from venus.broker.store import keys
 from venus.errors import Refused
@@ -20,6 +21,8 @@ from venus.replication.records import Member
 
 logger = logging.getLogger(__name__)
 
+#: A backup that is younger than this, and what was written since, cannot be told apart.
+NOTE_EVERY_S = 5.0
 WAIT_S = 60.0
 
 
@@ -69,7 +72,7 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
     if known is None:
         known = Identity(store=uuid.uuid4().hex)
         write(core, known)
-    elif newest.was_set_back(core, coordinator, known.store):
+    elif was_set_back(core, coordinator, known.store):
         known = replace(known, store=uuid.uuid4().hex)
         write(core, known)
     me = Member(broker=broker, store=known.store)
@@ -113,3 +116,31 @@ def go_on_alone(core: Core, identity: Identity) -> None:
         )
         core.commits.submit(begin).result(WAIT_S)
     write(core, None)
+
+
+def was_set_back(core: Core, coordinator: Coordinator, store: str) -> bool:
+    """Whether a store lacks what it is remembered to have had. Raises Unavailable."""
+    had, has = coordinator.noted(store), core.store.opened_at
+    if has >= had:
+        return False
+    logger.error(
+        "%s is older than it was: it ends at write %d and had write %d on disk. It was restored from a backup, or is "
+        "a copy: this broker is another member of its cluster now, and installs or fetches what it lacks",
+        core.data_dir, has, had,
+    )  # fmt: skip
+    return True
+
+
+class Noting:
+    """Notes how new the store is. In the service's event loop."""
+
+    def __init__(self, core: Core, coordination: CoordinatorThread, store: str, monotonic: Callable[[], float]) -> None:
+        self._core, self._coordination, self._store, self._monotonic = core, coordination, store, monotonic
+        self._noted, self._at = 0, float("-inf")
+
+    def tick(self) -> None:
+        """Note what has been synced since, if it is time for that."""
+        now, synced = self._monotonic(), self._core.store.synced
+        if synced > self._noted and now - self._at >= NOTE_EVERY_S:
+            self._noted, self._at = synced, now
+            self._coordination.note(self._store, synced)

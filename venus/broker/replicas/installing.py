@@ -21,11 +21,10 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.forgetting import forget, give_back, put_removal
 from venus.broker.pipeline.group import Group
-from venus.broker.replicas import copies, unfinished
-from venus.broker.replicas.copies import Begin, Piece
+from venus.broker.replicas import copies
+from venus.broker.replicas.copies import Begin, Mark, Piece
 from venus.broker.replicas.ports import Post
 from venus.broker.replicas.shared import ReplicatedLogs, position_of
-from venus.broker.replicas.unfinished import Mark
 from venus.broker.store import keys
 from venus.errors import ProtocolError, Refused, StorageError, Unavailable, VenusError
 from venus.replication.messages import LogChanged
@@ -211,7 +210,7 @@ class Installer:
         self._post(done)
 
     def _install(self, business: str, leader: LiveBroker) -> LogChanged:
-        mark = unfinished.read(self._core.store, business)
+        mark = copies.read(self._core.store, business)
         if mark is not None and (mark.copy == "" or mark.leader != str(leader.member)):
             mark = None
         with closing(self._source.copy(leader, business, mark)) as pieces:
@@ -278,7 +277,7 @@ class Installer:
 
         def work(group: Group) -> None:
             group.batch.put_many(family, found, piece.values)
-            unfinished.put(group.batch, business, mark)
+            copies.put(group.batch, business, mark)
 
         return self._core.commits.submit(work)
 
@@ -295,7 +294,7 @@ class Installer:
             self._wait(commits.submit(lambda _: None))
             self._wait(self._core.materialiser.forget(found))
             self._core.snapshots.forget(found)
-        before = unfinished.read(self._core.store, business)
+        before = copies.read(self._core.store, business)
 
         def work(group: Group) -> None:
             if before is not None:
@@ -327,5 +326,5 @@ class Installer:
 
 
 def _put_mark(group: Group, business: str, mark: Mark | None) -> None:
-    group.stage(keys.STATE, keys.installing_key(business), None if mark is None else unfinished.encode(mark))
+    group.stage(keys.STATE, keys.installing_key(business), None if mark is None else copies.encode(mark))
     group.durable = True

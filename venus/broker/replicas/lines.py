@@ -16,9 +16,8 @@ from typing import Any
 import grpc
 
 from venus.broker.replicas import wire
-from venus.broker.replicas.copies import Begin, Piece
+from venus.broker.replicas.copies import Begin, Mark, Piece
 from venus.broker.replicas.host import Host
-from venus.broker.replicas.unfinished import Mark
 from venus.errors import ProtocolError, VenusError
 from venus.replication.messages import Answer, Answered, Fetch
 from venus.replication.records import LiveBroker, Member

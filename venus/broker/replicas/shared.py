@@ -2,22 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.shared_log import Backlog
-from venus.broker.replicas.recent import Recent, make_room
-from venus.broker.replicas.standing import Standing
 from venus.errors import NotLeader, Unavailable
 from venus.replication.messages import LogChanged
 
+#: What an entry takes beside its bytes.
+ENTRY_BYTES = 64
 #: What of each log is kept in memory for its followers, and of all of them together, with an eighth more in between.
 RECENT_BYTES = 8 << 20
 RECENTS_BYTES = 64 << 20
-
 TellLog = Callable[[str, LogChanged], None]
 TellHalted = Callable[[str, str], None]
+
+
+class Recent:
+    """A run of entries without a gap; thread-safe. What is not here is read from the store."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        #: When it was extended last: a number that grows.
+        self.used = 0
+        self._lock = threading.Lock()
+        self._first = 0
+        self._values: list[bytes] = []
+        self._nbytes = 0
+
+    def extend(self, first: int, values: Sequence[bytes]) -> None:
+        """Add entries from `first` on, which replace those that were there."""
+        with self._lock:
+            if not self._first <= first <= self._first + len(self._values):
+                self._values, self._nbytes, self._first = [], 0, first
+            self._cut(first)
+            self._values += values
+            self._nbytes += sum(map(len, values))
+            self._make_room()
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory, about."""
+        return self._nbytes + ENTRY_BYTES * len(self._values)
+
+    def clear(self) -> None:
+        """Forget all of them; the next ones begin another run."""
+        with self._lock:
+            self._first, self._values, self._nbytes = self._first + len(self._values), [], 0
+
+    def truncate(self, end: int) -> None:
+        """Forget entries from `end` on."""
+        with self._lock:
+            self._cut(end)
+
+    def take(self, first: int, bytes_max: int) -> tuple[bytes, ...] | None:
+        """Return entries from `first` on, at least one and about `bytes_max`; () = none yet, None = not here."""
+        with self._lock:
+            at = first - self._first
+            if not self._values or not 0 <= at <= len(self._values):
+                return None
+            return run(self._values, at, bytes_max)
+
+    def _cut(self, end: int) -> None:
+        at = max(end - self._first, 0)
+        self._nbytes -= sum(map(len, self._values[at:]))
+        del self._values[at:]
+
+    def _make_room(self) -> None:
+        gone = 0
+        while self._nbytes > self._bytes_max and gone < len(self._values):
+            self._nbytes -= len(self._values[gone])
+            gone += 1
+        del self._values[:gone]
+        self._first += gone
+
+
+def make_room(logs: Iterable[Recent], bytes_max: int) -> None:
+    """Forget runs until all together take no more than this, first those whose logs were extended longest ago."""
+    found = sorted(logs, key=lambda recent: recent.used)
+    total = sum(recent.nbytes for recent in found)
+    for recent in found:
+        if total <= bytes_max:
+            return
+        total -= recent.nbytes
+        recent.clear()
+
+
+def run(values: Sequence[bytes], at: int, bytes_max: int) -> tuple[bytes, ...]:
+    """Return values from `at` on, at least one if there is one, as long as they fit."""
+    found: list[bytes] = []
+    left = bytes_max
+    for i in range(at, len(values)):
+        left -= len(values[i])
+        if found and left < 0:
+            break
+        found.append(values[i])
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Replaced as a whole after each step of a replica.
+
+    `refusal` says why nothing can be written here, empty = it can; `leader` is an address, if one is known.
+    """
+
+    term: int = 0
+    leads: bool = False
+    hands_over: bool = False  # another broker leads in a moment: clients look for it, and do not take this one for away
+    refusal: str = "the cluster has not been heard of yet"
+    leader: str = ""
+    high: int = 0
+    leads_until: float = 0.0  # nobody else leads before this time of the lease's clock; 0 = it does not lead
+    needed_from: int = 2**63  # the first entry that a follower of this leader does not have
+    doubted: tuple[int, ...] = ()  # unclean terms of which nobody has said yet what they lost
 
 
 class ReplicatedLogs:

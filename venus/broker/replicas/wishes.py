@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from venus.broker.replicas.brokers import Brokers
-from venus.broker.replicas.placement import Wanted, dismissed
+from venus.broker.replicas.placement import Brokers, Wanted, dismissed
 from venus.broker.replicas.ports import Coordination
+from venus.replication.in_sync import NEAR_ENTRIES
 from venus.replication.leading import Leading
 from venus.replication.messages import HandOver
 from venus.replication.records import Leadership, Member
 from venus.replication.replica import Replica
-from venus.replication.states import NEAR_ENTRIES
 
 #: A broker that is draining tries so often to hand over; each try holds writes back until the successor has everything.
 DRAIN_EVERY_S = 5.0

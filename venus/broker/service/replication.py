@@ -15,15 +15,13 @@ from venus.broker.replicas import identity
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.copies import Copies
 from venus.broker.replicas.core_logs import CoreLogs
-from venus.broker.replicas.health import Health
 from venus.broker.replicas.host import Host
+from venus.broker.replicas.identity import Noting
 from venus.broker.replicas.installing import Installer
 from venus.broker.replicas.lines import Lines
-from venus.broker.replicas.loads import Loads
-from venus.broker.replicas.newest import Noting
+from venus.broker.replicas.loads import Health, Loads
 from venus.broker.replicas.placement import Wanted
-from venus.broker.replicas.shared import ReplicatedLogs, refused
-from venus.broker.replicas.standing import Standing
+from venus.broker.replicas.shared import ReplicatedLogs, Standing, refused
 from venus.broker.service.delivery import Delivery
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Lane, LoopBridge
@@ -38,8 +36,8 @@ from venus.coordination.membership import FILE, join
 from venus.errors import ConfigError, NotLeader, Refused, Unavailable, VenusError
 from venus.network.scheduling import ALL, Scheduler
 from venus.replication import election
+from venus.replication.position import Patience
 from venus.replication.records import Leadership, LiveBroker, Policy
-from venus.replication.settings import Patience
 from venus.rpc.address import Proof
 
 logger = logging.getLogger(__name__)

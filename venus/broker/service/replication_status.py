@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.shared import ReplicatedLogs
-from venus.replication import states
+from venus.replication import in_sync
 from venus.replication.in_sync import Progress
 from venus.replication.records import Installing, Leadership, LossWindow, Member
 from venus.replication.replica import Replica
@@ -85,7 +85,7 @@ class ReplicationStatus:
         for name in known.replicas:
             found.replicas.append(self._replica(name, known, followers, replica))
         if leading is not None:
-            mode, found.reason = states.mode(known, followers, replica.position.end)
+            mode, found.reason = in_sync.mode(known, followers, replica.position.end)
             found.mode = mode.value
         entry.alarms.extend(line for line in alarms(found, leads=leading is not None) if line not in entry.alarms)
         entry.alarms.extend(lost(known))

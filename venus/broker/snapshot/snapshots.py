@@ -30,8 +30,8 @@ from venus.codec import schema as schemas_codec
 from venus.codec.chunk import Sealed
 from venus.errors import Overloaded, Unavailable
 from venus.model import counted
-from venus.network.labels import is_wanted
 from venus.network.row_filters import at_cut
+from venus.network.topology import is_wanted
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)

@@ -7,16 +7,17 @@ constrained columns, comparing all of them is quicker.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from venus.network.matching.equality import Equality
-from venus.network.matching.hpartition import HPartition, copies_of
-from venus.network.matching.interests import NONE, Events, Ids, Interest, Matches
-from venus.network.matching.intervals import Intervals
+from venus.network.matching.interests import NONE, Events, Floats, Ids, Interest, Matches, Ranges
 
+#: Pairs that are looked at in one step: what fits into the processor's cache.
+PAIRS = 1 << 20
 #: Below so many, nothing is gained by finding out.
 FEW = 200
 #: HPartition has to leave so much less to be looked at: finding the subspace and ordering what is found costs as well.
@@ -28,6 +29,200 @@ SEGMENTS_ALONE = 128
 SHAPES = ((2, 10), (4, 5), (4, 8))
 #: How often an interest may be stored: eight bytes each.
 COPIES_MAX = 512
+
+
+class HPartition:
+    """An index over groups of `size` columns, each column in `segments` parts."""
+
+    def __init__(self, interests: Sequence[Interest], *, size: int = 2, segments: int = 10) -> None:
+        self._ranges = ranges = Ranges.of(interests)
+        columns = range(len(ranges.columns))
+        self._edges = [_edges(ranges.low[:, n], ranges.high[:, n], segments) for n in columns]
+        self._groups = [
+            _Group(ranges, self._edges, tuple(columns[at : at + size]), segments) for at in range(0, len(columns), size)
+        ]
+
+    @property
+    def copies(self) -> float:
+        """How often an interest is stored, on average."""
+        return sum(len(group.ids) for group in self._groups) / max(1, len(self._ranges.low))
+
+    def candidates(self, events: Events) -> int:
+        """Return how many interests are looked at for these events."""
+        return int(self._best(self._ranges.points(events))[1].sum()) if self._groups else 0
+
+    def match(self, events: Events) -> Matches:
+        """Return every pair that matches."""
+        if not self._groups or not events.count:
+            return NONE
+        points = self._ranges.points(events)
+        best, counts, starts = self._best(points)
+        found = [
+            self._held(points, rows, self._groups[group].ids, counts[rows], starts[rows])
+            for group in range(len(self._groups))
+            for rows in _steps(np.flatnonzero(best == group), counts)
+        ]
+        if not found:
+            return NONE
+        return Matches.of(np.concatenate([rows for rows, _ in found]), np.concatenate([ids for _, ids in found]))
+
+    def _best(self, points: Floats) -> tuple[Ids, Ids, Ids]:
+        """Return for each event the group that has the fewest interests there, how many, and where they begin."""
+        segments = [np.searchsorted(edges, points[:, n], side="right") for n, edges in enumerate(self._edges)]
+        found = [group.place(segments) for group in self._groups]
+        counts = np.stack([count for _, count in found])
+        best = counts.argmin(axis=0)
+        every = np.arange(len(points))
+        return best, counts[best, every], np.stack([start for start, _ in found])[best, every]
+
+    def _held(self, points: Floats, rows: Ids, ids: Ids, counts: Ids, starts: Ids) -> tuple[Ids, Ids]:
+        places = np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
+        return self._ranges.narrowed(points, np.repeat(rows, counts), ids[places])
+
+
+def copies_of(interests: Sequence[Interest], *, size: int, segments: int) -> float:
+    """Return how often an interest would be stored, on average, without storing it."""
+    ranges = Ranges.of(interests)
+    every = []
+    for n in range(len(ranges.columns)):
+        edges = _edges(ranges.low[:, n], ranges.high[:, n], segments)
+        first, last = (np.searchsorted(edges, ends[:, n], side="right") for ends in (ranges.low, ranges.high))
+        every.append(last - first + 1)
+    groups = [every[at : at + size] for at in range(0, len(every), size)]
+    return sum(float(np.prod(np.maximum(0, group), axis=0).sum()) for group in groups) / max(1, len(ranges.low))
+
+
+class _Group:
+    """The subspaces of some columns, one behind the other: `ids` of one begin at `_starts`."""
+
+    def __init__(self, ranges: Ranges, edges: list[Floats], columns: tuple[int, ...], segments: int) -> None:
+        self._columns, self._segments = columns, segments
+        spans = [
+            (np.searchsorted(edges[n], ranges.low[:, n], side="right"),
+             np.searchsorted(edges[n], ranges.high[:, n], side="right"))
+            for n in columns
+        ]  # fmt: skip
+        keys: list[Ids] = []
+        ids: list[Ids] = []
+        for part in itertools.product(range(segments), repeat=len(columns)):
+            inside = np.ones(len(ranges.low), dtype=np.bool_)
+            for segment, (first, last) in zip(part, spans, strict=True):
+                inside &= (first <= segment) & (segment <= last)
+            ids.append(np.flatnonzero(inside))
+            keys.append(np.array([len(ids[-1])]))
+        self.ids = np.concatenate(ids)
+        self._counts = np.concatenate(keys)
+        self._starts = self._counts.cumsum() - self._counts
+
+    def place(self, segments: Sequence[Ids]) -> tuple[Ids, Ids]:
+        """Return where the interests of each event's subspace begin, and how many there are."""
+        key = np.zeros(len(segments[0]), np.int64)
+        for n in self._columns:
+            key = key * self._segments + segments[n]
+        return self._starts[key], self._counts[key]
+
+
+def _edges(low: Floats, high: Floats, segments: int) -> Floats:
+    """Return the inner ends of a column's segments."""
+    ends = np.concatenate([low[np.isfinite(low)], high[np.isfinite(high)]])
+    if not len(ends):
+        return np.full(segments - 1, np.inf)
+    found: Floats = np.quantile(ends, np.arange(1, segments) / segments)
+    return found
+
+
+def _steps(rows: Ids, counts: Ids) -> list[Ids]:
+    """Cut rows so that no step looks at many more than PAIRS."""
+    if not len(rows):
+        return []
+    step = (counts[rows].cumsum() - counts[rows]) // PAIRS
+    return [part for part in np.split(rows, np.flatnonzero(np.diff(step)) + 1) if len(part)]
+
+
+class Equality:
+    """Interests with at least one equality."""
+
+    def __init__(self, interests: Sequence[Interest]) -> None:
+        self._interests = interests
+        self._ranges = Ranges.of(interests)
+        self._rest: list[dict[str, frozenset[Hashable]]] = []
+        filed: defaultdict[str, defaultdict[Hashable, list[int]]] = defaultdict(lambda: defaultdict(list))
+        crowd = Counter((name, value) for one in interests for name, values in one.equal.items() for value in values)
+        for number, one in enumerate(interests):
+            column = min(one.equal, key=lambda name: (sum(crowd[name, value] for value in one.equal[name]), name))
+            for value in one.equal[column] - {None}:
+                filed[column][value].append(number)
+            self._rest.append({name: values for name, values in one.equal.items() if name != column})
+        self._filed: dict[str, dict[Hashable, Ids]] = {
+            column: {value: np.array(ids, np.int64) for value, ids in places.items()}
+            for column, places in filed.items()
+        }
+        self._plain = not any(self._rest) and not self._ranges.columns
+
+    def candidates(self, events: Events) -> int:
+        """Return how many interests are looked at for these events."""
+        return len(self._found(events))
+
+    def match(self, events: Events) -> Matches:
+        """Return every pair that matches."""
+        found = self._found(events)
+        if self._plain or not len(found):
+            return found
+        found = Matches(*self._ranges.narrowed(self._ranges.points(events), found.events, found.interests))
+        if not any(self._rest):
+            return found
+        same = (self._same(events, row, number) for row, number in found.pairs())
+        inside = np.fromiter(same, np.bool_, len(found))
+        return Matches(found.events[inside], found.interests[inside])
+
+    def _found(self, events: Events) -> Matches:
+        rows: list[int] = []
+        ids: list[Ids] = []
+        for column, places in self._filed.items():
+            there = list(map(places.get, _values(events, column)))  # None is filed nowhere
+            rows += [row for row, found in enumerate(there) if found is not None]
+            ids += [found for found in there if found is not None]
+        if not rows:
+            return NONE
+        counts = np.fromiter(map(len, ids), np.int64, len(ids))
+        return Matches.of(np.repeat(np.array(rows, np.int64), counts), np.concatenate(ids))
+
+    def _same(self, events: Events, row: int, number: int) -> bool:
+        return all(_values(events, name)[row] in values for name, values in self._rest[number].items())
+
+
+def _values(events: Events, column: str) -> Sequence[Hashable]:
+    found = events.others.get(column)
+    if found is not None:
+        return found
+    return events.numbers[column].tolist() if column in events.numbers else [None] * events.count
+
+
+class Intervals:
+    """The best up to some hundreds of interests; the cost of an event grows with their number."""
+
+    def __init__(self, interests: Sequence[Interest]) -> None:
+        self._ranges = Ranges.of(interests)
+        self._count = len(interests)
+
+    def candidates(self, events: Events) -> int:
+        """Return how many interests are looked at for these events."""
+        return events.count * self._count
+
+    def match(self, events: Events) -> Matches:
+        """Return every pair that matches."""
+        if not self._count or not events.count:
+            return NONE
+        points = self._ranges.points(events)
+        step = max(1, PAIRS // self._count)
+        found = [self._block(points[at : at + step], at) for at in range(0, events.count, step)]
+        return Matches(np.concatenate([rows for rows, _ in found]), np.concatenate([ids for _, ids in found]))
+
+    def _block(self, points: Floats, at: int) -> tuple[Ids, Ids]:
+        rows = np.repeat(np.arange(len(points)), self._count)
+        interests = np.tile(np.arange(self._count), len(points))
+        rows, interests = self._ranges.narrowed(points, rows, interests)
+        return rows + at, interests
 
 
 class Index(Protocol):

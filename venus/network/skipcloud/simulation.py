@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from venus.network.skipcloud.clusters import Identifier, Shape, assign
-from venus.network.skipcloud.routing import Routed, route
-from venus.network.skipcloud.views import Chance, Views
+from venus.network.skipcloud.views import Chance, Routed, Views, route
 
 
 class Cloud:
