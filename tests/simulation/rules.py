@@ -395,8 +395,8 @@ RULES = (
     _rule(
         "Whoever repeats a fetch does not begin to wait again",
         "leading.Leading.fetched",
-        "self._parked[who] = (event, since)",
-        "self._parked[who] = (event, now)",
+        "self._parked[follower] = (event, since)",
+        "self._parked[follower] = (event, now)",
         seed=5,
         invariant="all have everything within 40 s",
     ),

@@ -1,1 +1,1 @@
-"""Where the brokers of a cluster agree: etcd, or the memory of one process, behind `venus.replication.coordinator`."""
+"""Coordinators of a cluster behind `venus.replication.coordinator`: etcd, or the memory of one process."""

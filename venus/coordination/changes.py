@@ -1,7 +1,7 @@
-"""What operators change about who has a business: the next record, or why not, in one line. Pure.
+"""Operators' changes of a business's replicas, leader and policy, and what of a cluster needs an operator. Pure.
 
-A change is a wish in the record, which leaders carry out (venus/broker/replicas/wishes.py); so an operator's command
-may end at any moment, and one that is repeated finds what it wanted done already.
+Most changes are requests in the record, which leaders carry out (venus/broker/replicas/wishes.py). So an operator's
+command may end at any moment, and repeating it is harmless.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from venus.errors import ConfigError, Refused, Unavailable
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.suggest import nearest
 
-#: How often the record is read again when a broker was faster.
+#: Maximum number of attempts while brokers change the record concurrently.
 TRIES_MAX = 5
 
 
 def leader(known: Leadership, broker: str, living: Collection[LiveBroker]) -> Leadership:
-    """Return the record with the wish that `broker` leads. Raises Refused, ConfigError."""
+    """Return the record with the request that `broker` leads. Raises Refused, ConfigError."""
     business = known.business
     if known.leader is not None and known.leader.broker == broker:
         return replace(known, successor="")
@@ -27,7 +27,7 @@ def leader(known: Leadership, broker: str, living: Collection[LiveBroker]) -> Le
     if known.leader not in {one.member for one in living}:
         raise Refused(
             f"{business} has no leader that could hand over",
-            hint="an election takes seconds; `venus cluster status` says who must come back if it does not end",
+            hint="an election takes seconds; `venus cluster status` names the brokers it needs if it does not end",
         )
     if broker not in _in_sync(known, living):
         raise Refused(
@@ -42,10 +42,10 @@ def leader(known: Leadership, broker: str, living: Collection[LiveBroker]) -> Le
 def moved(known: Leadership, source: str, target: str, living: Collection[LiveBroker]) -> Leadership:
     """Return the record in which `target` gets the replica that `source` has. Raises Refused, ConfigError."""
     if target in known.replicas and source not in known.replicas:
-        return known  # it was moved before
+        return known  # it was moved already
     _is_replica(known, source)
     if target in known.replicas and source in known.leaving:
-        return known  # it is under way
+        return known  # the move is in progress
     if target in known.replicas:
         raise Refused(
             f"broker {target} has a replica of {known.business} already",
@@ -56,7 +56,7 @@ def moved(known: Leadership, source: str, target: str, living: Collection[LiveBr
 
 
 def added(known: Leadership, broker: str, living: Collection[LiveBroker], wanted: int) -> Leadership:
-    """Return the record with a replica at `broker`; `wanted` is how many [cluster] wants. Raises Refused."""
+    """Return the record with a replica at `broker`; `wanted` is the number of [cluster]. Raises Refused."""
     stay = tuple(name for name in known.replicas if name not in known.leaving)
     if broker in stay:
         return known
@@ -67,9 +67,9 @@ def added(known: Leadership, broker: str, living: Collection[LiveBroker], wanted
 
 
 def removed(known: Leadership, broker: str, living: Collection[LiveBroker], *, fewer: bool) -> Leadership:
-    """Return the record without the replica of `broker`; `fewer`: no other broker shall get one for it. Raises Refused.
+    """Return the record without the replica of `broker`; `fewer`: without a substitute.
 
-    Refused if those who stay are fewer than the policy needs.
+    Raises Refused if the remaining replicas are fewer than the policy needs.
     """
     if broker not in known.replicas:
         return known
@@ -77,24 +77,24 @@ def removed(known: Leadership, broker: str, living: Collection[LiveBroker], *, f
     ready = [name for name in stay if name in _in_sync(known, living)]
     needed = known.min_in_sync if known.policy is Policy.CONSISTENCY else 1
     if len(ready) < needed:
-        others = ", ".join(ready) or "nobody"
+        others = ", ".join(ready) or "none"
         raise Refused(
             f"{known.business} needs {needed} replicas in sync, and without broker {broker} there would be "
             f"{len(ready)} ({others})",
             hint=f"give it another one first: `venus cluster add BROKER --business {known.business}`; "
-            "to go on with one broker alone: `venus cluster dissolve`",
+            "to continue with one broker alone: `venus cluster dissolve`",
         )
     after = replace(known, replicas=stay, leaving=(), successor="" if known.successor == broker else known.successor)
     return replace(after, replicas_wanted=len(stay)) if fewer else after
 
 
 def kept(known: Leadership, broker: str) -> Leadership:
-    """Return the record in which the replica of `broker` stays after all."""
+    """Return the record without the request to remove the replica of `broker`."""
     return replace(known, leaving=tuple(name for name in known.leaving if name != broker))
 
 
 def accepted(known: Leadership, terms: Collection[int]) -> Leadership:
-    """Return the record without what the unclean elections of these terms may have lost: nobody will compare it."""
+    """Return the record without the loss windows of these terms: the operator accepts the loss."""
     return replace(
         known,
         losses=tuple(window for window in known.losses if window.term not in terms),
@@ -112,7 +112,7 @@ def check_broker(broker: str, names: Collection[str]) -> None:
 
 
 def is_drained(known: Leadership, broker: str, living: Collection[LiveBroker]) -> bool:
-    """Whether a broker can be stopped without a write refused, and has nothing that another one could have."""
+    """Whether a broker can be stopped without refused writes, and has no replica that another one could have."""
     spare = [one for one in living if not one.draining and one.member.broker not in known.replicas]
     if known.leader is not None and known.leader.broker == broker:
         return False
@@ -123,7 +123,7 @@ def is_drained(known: Leadership, broker: str, living: Collection[LiveBroker]) -
 
 
 def check_drain(known: Leadership, broker: str, living: Collection[LiveBroker]) -> None:
-    """Raise Refused if the cluster could not do without a broker, however long one waits."""
+    """Raise Refused if the cluster could never do without a broker, however long the operator waits."""
     spare = [one for one in living if not one.draining and one.member.broker not in (*known.replicas, broker)]
     rest = _in_sync(known, living) - {broker}
     if spare or len(rest) >= known.min_in_sync:
@@ -136,13 +136,13 @@ def check_drain(known: Leadership, broker: str, living: Collection[LiveBroker]) 
 
 
 def lacks(known: Leadership, wanted: int) -> bool:
-    """Whether a business has fewer replicas than it shall have; `wanted` is how many [cluster] wants."""
+    """Whether a business has too few replicas; `wanted` is the number of [cluster]."""
     stay = [name for name in known.replicas if name not in known.leaving]
     return len(stay) < (known.replicas_wanted or wanted)
 
 
 def waits_for(known: Leadership, living: Collection[LiveBroker]) -> list[str]:
-    """Say what of an operator's wishes is not done yet, and why."""
+    """Return an operator's requests that are not carried out yet, and why."""
     in_sync, said = _in_sync(known, living), []
     if known.leaving:
         late = [name for name in known.replicas if name not in known.leaving and name not in in_sync]
@@ -182,7 +182,7 @@ def _may_get_one(broker: str, living: Collection[LiveBroker]) -> None:
 
 
 def problems(leaderships: Collection[Leadership], living: Collection[LiveBroker]) -> list[str]:
-    """Return one line for each thing that is not as it shall be."""
+    """Return one line for each problem of a business."""
     members = {broker.member for broker in living}
     return [line for leadership in leaderships for line in _problems_of(leadership, members)]
 
@@ -191,12 +191,12 @@ def _problems_of(business: Leadership, living: Collection[Member]) -> Iterator[s
     name = business.business
     candidates = sorted(map(str, business.candidates & set(living)))
     if business.leader is None or business.leader not in living:
-        who = "has no leader" if business.leader is None else f"is led by {business.leader.broker}, which is not alive"
+        what = "has no leader" if business.leader is None else f"is led by {business.leader.broker}, which is not alive"
         if candidates:
-            yield f"{name} {who}: {', '.join(candidates)} can take over within seconds"
+            yield f"{name} {what}: {', '.join(candidates)} can take over within seconds"
         else:
             needed = ", ".join(sorted(map(str, business.candidates)))
-            yield f"{name} {who}, and nobody who has everything is alive: start one of {needed}"
+            yield f"{name} {what}, and no complete replica is alive: start one of {needed}"
     in_sync = len(business.in_sync & set(living))
     if in_sync < business.min_in_sync:
         what = f"{name} has {in_sync} of the {business.min_in_sync} replicas in sync that a write needs"
@@ -213,7 +213,7 @@ def _problems_of(business: Leadership, living: Collection[Member]) -> Iterator[s
 
 
 class Records(Protocol):
-    """What is needed of a coordinator."""
+    """The part of a coordinator that a policy change needs."""
 
     def leaderships(self) -> tuple[Leadership, ...]: ...
 
@@ -225,7 +225,7 @@ class Records(Protocol):
 def switched(known: Leadership, policy: Policy, min_in_sync: int = 0) -> Leadership:
     """Return the record under another policy; `min_in_sync` 0 = the majority of its replicas, or one.
 
-    Who left last is known to have everything only as long as nothing could be acknowledged without them.
+    Members that left last are known to be complete only as long as nothing could be acknowledged without them.
     """
     majority = max(len(known.replicas), 1) // 2 + 1
     wanted = min_in_sync or (majority if policy is Policy.CONSISTENCY else 1)

@@ -1,7 +1,7 @@
-"""The coordinator of a real cluster: keys of etcd below /venus/<cluster>/, changed by compare-and-swap alone.
+"""Coordinator over etcd: keys below /venus/<cluster>/, changed only by compare-and-swap.
 
-`version` of a leadership is etcd's mod_revision of its key. A value that was swapped in has a mark of its own: if an
-answer was lost and the swap was tried again at another address, the mark tells whether the first attempt succeeded.
+The `version` of a leadership is etcd's mod_revision of its key. Each swapped value has a mark of its own. If an answer
+was lost and the swap was retried at another address, the mark shows whether the first attempt succeeded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from venus.replication.records import Leadership, LiveBroker
 T = TypeVar("T")
 
 LEASE_S = 3.0
-#: How often `register` looks again when somebody else was faster.
+#: Maximum number of attempts while another process changes the same key.
 TRIES_MAX = 5
 
 
@@ -58,22 +58,22 @@ class EtcdCoordinator:
     ) -> None:
         self._client = EtcdClient(addresses, timeout_s=timeout_s, login=login)
         self._root = f"/venus/{quote(cluster, safe='')}/"
-        #: Apart, because what is noted there every few seconds is news for nobody; no cluster's name begins so.
+        #: A separate prefix, because its frequent writes must not wake watchers; no cluster's name begins with "+".
         self._stores = f"/venus/+stores/{quote(cluster, safe='')}/"
         #: etcd counts whole seconds: its lease ends later than the broker's own deadline, never sooner.
         self._lease_s = math.ceil(lease_s)
         self._lock = threading.Lock()  # one `register`, `refresh` or `leave` at a time
         self._lease = 0
         self._registered = ""
-        self._process = secrets.token_hex(8)  # begins the mark of each registration: a copy of our data has another one
+        self._process = secrets.token_hex(8)  # prefix of each registration's mark, new for each process
         self._invalid: dict[str, tuple[str, ...]] = {}  # by kind
 
     # -- brokers -------------------------------------------------------------------------------------------------
 
     def register(self, broker: LiveBroker) -> None:
-        """Say that this broker lives, under a lease. Raises Refused: another living broker has its id.
+        """Register this broker under a lease. Raises Refused if another living broker has its id.
 
-        Raises Fenced if another process of this very broker has begun since.
+        Raises Fenced if another process of this broker was started since.
         """
         key = self._key("brokers", broker.member.broker)
         with self._lock:
@@ -101,7 +101,7 @@ class EtcdCoordinator:
         return swapped.done or _is_ours(swapped.current, mark)
 
     def refresh(self) -> bool:
-        """Renew the lease; False = it has ended, or somebody else has this broker's key."""
+        """Renew the lease; False = it has ended, or another process has this broker's key."""
         with self._lock:
             if not self._lease:
                 return False
@@ -113,26 +113,26 @@ class EtcdCoordinator:
             return False
 
     def _check_place(self, found: Stored) -> None:
-        """Raise Fenced if what is found in our place was stored by another process."""
+        """Raise Fenced if another process has stored this broker's key."""
         if found.key == self._registered and not writer_of(found.value).startswith(self._process):
             raise replaced(self._registered.rpartition("/")[2])
 
     @property
     def lease(self) -> int:
-        """Which lease this broker has: another number is another one; 0 = none."""
+        """Id of this broker's lease; 0 = none."""
         return self._lease
 
     def leave(self) -> None:
-        """End the lease now."""
+        """Revoke the lease."""
         with self._lock:
             lease, self._lease, self._registered = self._lease, 0, ""
             if lease:
                 self._client.revoke(lease)
 
     def brokers(self) -> tuple[LiveBroker, ...]:
-        """Return the brokers whose leases have not ended. Raises Fenced if another process is in our place.
+        """Return the brokers whose leases have not ended. Raises Fenced if another process has replaced this one.
 
-        Whoever reads the records first, and this then, has seen nothing that the other one could do in our name.
+        A caller that reads the records before this has seen nothing that the other process did in this broker's name.
         """
         living = self._readable("brokers", self._living)
         drained = self.drained()
@@ -143,7 +143,7 @@ class EtcdCoordinator:
         return decode_broker(found.key, found.value)
 
     def drain(self, broker: str, *, draining: bool) -> None:
-        """Mark a broker as draining, or take the mark away."""
+        """Set or remove the draining mark of a broker."""
         key = self._key("draining", broker)
         wanted = encode_drained(broker) if draining else None
         for _ in range(TRIES_MAX):
@@ -155,13 +155,13 @@ class EtcdCoordinator:
         raise Unavailable(f"broker {broker} cannot be marked: its key keeps changing")
 
     def drained(self) -> frozenset[str]:
-        """Return the brokers that are marked."""
+        """Return the brokers with a draining mark."""
         return frozenset(self._readable("draining", lambda found: decode_drained(found.key, found.value)))
 
     # -- stores ----------------------------------------------------------------------------------------------------
 
     def note(self, store: str, sequence: int) -> None:
-        """Remember that a store has had a write on disk; what was remembered never falls."""
+        """Store the newest durable write of a store; the stored number never decreases."""
         key, value = f"{self._stores}{quote(store, safe='')}", encode_newest(store, sequence)
         for _ in range(TRIES_MAX):
             found = self._client.read(key)
@@ -169,10 +169,10 @@ class EtcdCoordinator:
                 return
             if self._client.swap(key, 0 if found is None else found.revision, value).done:
                 return
-        raise Unavailable(f"how new store {store} is cannot be remembered: its key keeps changing")
+        raise Unavailable(f"the newest write of store {store} cannot be stored: its key keeps changing")
 
     def noted(self, store: str) -> int:
-        """Return the newest write that a store is remembered to have had; 0 = nothing is."""
+        """Return the newest known durable write of a store; 0 = none is known."""
         found = self._client.read(f"{self._stores}{quote(store, safe='')}")
         return 0 if found is None else decode_newest(found.key, found.value)
 
@@ -183,7 +183,7 @@ class EtcdCoordinator:
         return self._readable("businesses", self._leadership)
 
     def read(self, business: str) -> Leadership | None:
-        """Return one business; None = there is none of this name."""
+        """Return the record of a business; None = there is none of this name."""
         found = self._client.read(self._key("businesses", business))
         return None if found is None else self._leadership(found)
 
@@ -199,9 +199,9 @@ class EtcdCoordinator:
         raise Unavailable(f"business {leadership.business} cannot be created: it is repeatedly forgotten")
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
-        """Replace `before` by `after`; None if `before` is not current any more.
+        """Replace `before` by `after`; None if `before` is no longer current.
 
-        Or if this broker is registered, and its place is not under its lease: another process may speak for it.
+        Also None if this broker is registered, but its key is not under its lease: another process may have it.
         """
         assert before.business == after.business, "a swap changes one business"
         assert before.version > 0, "`before` was never stored"
@@ -211,7 +211,7 @@ class EtcdCoordinator:
         return self._store(after, before.version, held=(place, lease) if place else None)
 
     def remove(self, leadership: Leadership) -> bool:
-        """Remember the term of a business and remove it; False if `leadership` is not current any more."""
+        """Store the term of a business and remove its record; False if `leadership` is no longer current."""
         self._remember(leadership)
         swapped = self._client.swap(self._key("businesses", leadership.business), leadership.version, None)
         if not swapped.done and swapped.repeated:
@@ -219,26 +219,26 @@ class EtcdCoordinator:
         return swapped.done
 
     def _remember(self, leadership: Leadership) -> None:
-        """Store the term of a business that is to be removed; what somebody else stored meanwhile counts as well."""
+        """Store the term of a business before its removal; a higher term stored by another process stays."""
         for _ in range(TRIES_MAX):
             key, found = self._forgotten(leadership.business)
             if found is not None and decode_forgotten(key, found.value) >= leadership.term:
-                return  # also if it is our own, whose answer was lost
+                return  # perhaps by an earlier attempt whose answer was lost
             value = encode_forgotten(leadership.business, leadership.term)
             if self._client.swap(key, 0 if found is None else found.revision, value).done:
                 return
         raise _uncertain(leadership.business)
 
     def forgotten(self, business: str) -> int:
-        """Return the last term of a business of this name that was forgotten; 0 = none ever was, as far as is known."""
+        """Return the last term of a business of this name that was forgotten; 0 = none is known."""
         key, found = self._forgotten(business)
         term = 0 if found is None else decode_forgotten(key, found.value)
         return 0 if term and self._still_has(business, term) else term
 
     def _still_has(self, business: str, term: int) -> bool:
-        """Whether the record of a term is there: a removal is announced first, and may not have been carried out.
+        """Whether the record of a term still exists: a removal stores the term first, and may not have been completed.
 
-        One that cannot be read may be that record.
+        An unreadable record may be that one.
         """
         try:
             record = self.read(business)
@@ -268,18 +268,18 @@ class EtcdCoordinator:
     def _leadership(self, found: Stored) -> Leadership:
         leadership = decode_leadership(found.key, found.value, found.revision)
         if self._key("businesses", leadership.business) != found.key:
-            raise ProtocolError(f"what the coordinator has at {found.key} is about business {leadership.business!r}")
+            raise ProtocolError(f"the record at {found.key} is about business {leadership.business!r}")
         return leadership
 
     # -- the cluster ---------------------------------------------------------------------------------------------
 
     @property
     def invalid(self) -> tuple[str, ...]:
-        """What is wrong with records that could not be used when they were listed last, one sentence each."""
+        """Problems of records that were unusable at the last listing, one sentence each."""
         return tuple(line for _, lines in sorted(self._invalid.items()) for line in lines)
 
     def _readable(self, kind: str, read: Callable[[Stored], T]) -> tuple[T, ...]:
-        """Read every record of a kind; one that is invalid costs itself and is remembered."""
+        """Read every valid record of a kind; invalid ones are listed in `invalid`."""
         usable: list[T] = []
         invalid: list[str] = []
         for found in self._client.list(f"{self._root}{kind}/"):
@@ -291,7 +291,7 @@ class EtcdCoordinator:
         return tuple(usable)
 
     def identity(self, *, create: bool) -> str | None:
-        """Return the id that the cluster was given once; None = there is none and none is to be created."""
+        """Return the id of the cluster, drawn once; None = there is none and `create` is False."""
         key = f"{self._root}identity"
         found = self._client.read(key)
         if found is None and create:
@@ -304,7 +304,7 @@ class EtcdCoordinator:
         self._client.watch(self._root, changed)
 
     def close(self) -> None:
-        """Let every connection go; the lease ends by itself."""
+        """Close every connection; the lease expires by itself."""
         self._client.close()
 
     def _key(self, kind: str, name: str) -> str:
@@ -316,4 +316,4 @@ def _is_ours(found: Stored | None, mark: str) -> bool:
 
 
 def _uncertain(business: str) -> Unavailable:
-    return Unavailable(f"whether business {business} was changed is not known: an answer of etcd was lost")
+    return Unavailable(f"business {business} may have been changed: an answer of etcd was lost")

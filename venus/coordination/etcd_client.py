@@ -1,7 +1,7 @@
-"""What VENUS needs of etcd, over its gRPC API: read, swap one key, leases, a watch. The one file that knows etcd.
+"""Client of etcd's gRPC API: read, swap of one key, leases, a watch. The only file with etcd's protocol.
 
-A call goes to the address that answered last, then to the others in turn, until its time is over. So an attempt may
-have been carried out although its answer was lost; `repeated` says so, because a swap must not be misread then.
+A call goes to the address that answered last, then to the others in turn, until its time limit. So an attempt may have
+been carried out although its answer was lost. `repeated` shows that, because the result of a swap is uncertain then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 
 CALL_TIMEOUT_S = 2.0
-#: Between two rounds through the addresses: an election of etcd's takes about a second.
+#: Delay between two rounds through the addresses: an election of etcd takes about a second.
 ROUND_PAUSE_S = 0.05
 WATCH_PAUSE_S = 0.5
 PAGE_KEYS = 256
@@ -36,7 +36,7 @@ ANSWER_BYTES_MAX = 64 << 20
 ATTEMPT_S_MIN = 0.2
 AUTHENTICATE = "Auth/Authenticate"
 
-#: A member that has lost etcd's majority says so at once instead of waiting.
+#: With this a member without etcd's majority fails at once instead of waiting.
 _METADATA = (("hasleader", "true"),)
 _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
@@ -45,37 +45,37 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # also what a connection may take
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # also the time limit of a connection
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 _REFUSED = {
-    grpc.StatusCode.UNAUTHENTICATED: "etcd wants a user",
+    grpc.StatusCode.UNAUTHENTICATED: "etcd requires a user",
     grpc.StatusCode.PERMISSION_DENIED: "etcd refuses access",
     grpc.StatusCode.INVALID_ARGUMENT: "etcd refuses the request",
     grpc.StatusCode.FAILED_PRECONDITION: "etcd refuses the request",
 }
-#: etcd says so of a token that it gave before its users or roles were changed, where tokens are signed (JWT).
+#: Errors of etcd for a signed token (JWT) older than the last change of its users or roles.
 _OLD_TOKEN = ("revision in header is old", "revision of auth store is old")
-#: Other programs answer so; an etcd never does.
+#: Status codes that etcd never returns, but other programs do.
 _FOREIGN = (grpc.StatusCode.UNIMPLEMENTED,)
 
 
 class Stored(NamedTuple):
-    """A key as etcd has it."""
+    """A key as etcd stores it."""
 
     key: str
     value: bytes
-    revision: int  # of its last change: what `swap` compares
+    revision: int  # of its last change; compared by `swap`
     lease: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swapped:
-    """How a swap ended."""
+    """Result of a swap."""
 
     done: bool
     revision: int  # of the key if `done`
-    current: Stored | None  # what is there instead if not `done`
+    current: Stored | None  # the stored value if not `done`
     repeated: bool  # an earlier attempt may have been carried out
 
 
@@ -84,7 +84,7 @@ class LeaseEnded(Refused):
 
 
 class EtcdClient:
-    """Blocking calls, from any thread; each raises Unavailable when its time is over, and names what it tried."""
+    """Blocking calls, from any thread; after its time limit each raises Unavailable with the failed attempts."""
 
     def __init__(self, addresses: Seq[str], *, timeout_s: float = CALL_TIMEOUT_S, login: Login = NO_LOGIN) -> None:
         if not addresses:
@@ -93,23 +93,23 @@ class EtcdClient:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._login, self._token = login, ""
-        self._files: tuple[int, ...] | None = None  # as they were taken into use
+        self._files: tuple[int, ...] | None = None  # as they were when they were loaded
         self._credentials: grpc.ChannelCredentials | None = None
         self._complaint = ""
         self._channels: dict[str, grpc.Channel] = {}
-        self._newest = 0  # which address answered last
+        self._newest = 0  # the address that answered last
         self._cluster_id = 0
         self._closed = threading.Event()
         self._watchers: list[threading.Thread] = []
         self._watching: list[Any] = []
 
     def read(self, key: str) -> Stored | None:
-        """Return one key, as it is now."""
+        """Read one key."""
         answer, _ = self._ask("KV/Range", etcd_pb2.RangeRequest(key=key.encode()), etcd_pb2.RangeResponse)
         return _stored(answer.kvs[0]) if answer.kvs else None
 
     def list(self, prefix: str) -> list[Stored]:
-        """Return every key below a prefix that ends with "/", in order; pages are not of one moment."""
+        """Read every key below a prefix that ends with "/", in order; the pages are not one consistent snapshot."""
         start, end = prefix.encode(), prefix[:-1].encode() + b"0"  # "0" follows "/"
         found: list[Stored] = []
         while True:
@@ -126,8 +126,8 @@ class EtcdClient:
     ) -> Swapped:  # fmt: skip
         """Write `value` (None = remove) if the key is at `revision` (0 = absent). Raises LeaseEnded.
 
-        `also`: another key that must be at a revision; `held`: one that must be under a lease. If it raises
-        Unavailable, it may have happened.
+        `also`: another key that must be at a revision; `held`: one that must be under a lease. After Unavailable the
+        swap may have been carried out.
         """
         name = key.encode()
         write = (
@@ -157,7 +157,7 @@ class EtcdClient:
         )
 
     def grant(self, ttl_s: int) -> int:
-        """Begin a lease and return its number."""
+        """Grant a lease and return its id."""
         answer, _ = self._ask("Lease/LeaseGrant", etcd_pb2.LeaseGrantRequest(TTL=ttl_s), etcd_pb2.LeaseGrantResponse)
         granted = int(answer.TTL)
         if granted < ttl_s:
@@ -171,12 +171,12 @@ class EtcdClient:
         return bool(answer.TTL > 0)
 
     def revoke(self, lease: int) -> None:
-        """End a lease and remove its keys; one that has ended already is no error."""
+        """Revoke a lease and remove its keys; an expired one is no error."""
         with contextlib.suppress(LeaseEnded):
             self._ask("Lease/LeaseRevoke", etcd_pb2.LeaseRevokeRequest(ID=lease), etcd_pb2.LeaseRevokeResponse)
 
     def watch(self, prefix: str, changed: Callable[[], None]) -> None:
-        """Call `changed` from a thread of its own when a key below `prefix` changed, or that may have been missed."""
+        """Call `changed`, from a thread of its own, when a key below `prefix` has or may have changed."""
         watcher = threading.Thread(target=self._watch, args=(prefix, changed), name="venus-etcd-watch", daemon=True)
         with self._lock:
             self._watchers.append(watcher)
@@ -210,7 +210,7 @@ class EtcdClient:
                 address, left = self._addresses[place], end - time.monotonic()
                 if left <= 0 or self._closed.is_set():
                     raise self._unanswered(failures)
-                token = ""  # this call's: another thread may log in, or find out that it has ended, meanwhile
+                token = ""  # of this call: another thread may replace the shared one meanwhile
                 try:
                     token = self._token_for(address, min(left, share_s))
                     answer = self._attempt(address, call, request, kind, min(left, share_s), token, one_of_stream)
@@ -260,7 +260,7 @@ class EtcdClient:
             return self._channels[address]
 
     def _take_up_files(self) -> None:
-        """Use renewed files for connections from now on; of half a renewal nothing. Raises ConfigError."""
+        """Load renewed certificate files; a half-finished renewal is ignored. Raises ConfigError."""
         files = self._login.files()
         if files == self._files:
             return
@@ -269,21 +269,21 @@ class EtcdClient:
         except ConfigError as error:
             if self._files is None:
                 raise
-            if str(error) != self._complaint:  # between two files of one renewal: the next call looks again
+            if str(error) != self._complaint:  # perhaps between two files of one renewal: the next call retries
                 logger.warning("renewed files for etcd are not used yet: %s", error)
             self._complaint = str(error)
             return
         self._files, self._credentials, self._channels, self._complaint = files, made, {}, ""
 
     def _token_for(self, address: str, timeout_s: float) -> str:
-        """Return what a call proves its user with, "" without one. Raises Refused, grpc.RpcError."""
+        """Return the token of a call; "" without a user. Raises Refused, grpc.RpcError."""
         token = self._token
         if self._login.user and not token:
             token = self._token = self._logged_in(address, timeout_s)
         return token
 
     def _logged_in(self, address: str, timeout_s: float) -> str:
-        """Prove the user, whom a certificate's name would stand for otherwise. Raises Refused, grpc.RpcError."""
+        """Log in as the user, instead of the certificate's; return the token. Raises Refused, grpc.RpcError."""
         request = etcd_pb2.AuthenticateRequest(name=self._login.user, password=self._login.secret())
         try:
             answer = self._attempt(address, AUTHENTICATE, request, etcd_pb2.AuthenticateResponse, timeout_s, "")
@@ -297,9 +297,9 @@ class EtcdClient:
         return answer.token
 
     def _has_ended(self, token: str, error: grpc.RpcError) -> bool:
-        """Whether a call was refused because its token has ended: then it is made again, with another one.
+        """Whether a call was refused because its token has expired: then it is repeated with a new one.
 
-        A token that another thread has got meanwhile stays.
+        A new token of another thread stays.
         """
         details = error.details() or ""
         is_old = any(text in details for text in _OLD_TOKEN)
@@ -309,7 +309,7 @@ class EtcdClient:
         return ended
 
     def _check_cluster(self, answer: Any, address: str) -> None:
-        """Refuse a second etcd cluster among the addresses: two truths would let two brokers lead."""
+        """Refuse addresses of a second etcd cluster: with two sources of truth two brokers could lead."""
         found = answer.header.cluster_id
         with self._lock:
             known = self._cluster_id = self._cluster_id or found
@@ -322,7 +322,7 @@ class EtcdClient:
     def _unanswered(self, failures: dict[str, str]) -> VenusError:
         if self._closed.is_set():
             return Unavailable("this connection to etcd is closed")
-        hint = "is it running? `etcdctl endpoint health` asks it; its addresses are in [cluster] etcd"
+        hint = "is it running? `etcdctl endpoint health` checks it; its addresses are in [cluster] etcd"
         hint += "; its certificate must name them" if self._login.ca else "; if it speaks TLS, set etcd_ca"
         tried = "; ".join(f"{address}: {what}" for address, what in failures.items()) or ", ".join(self._addresses)
         return Unavailable(
@@ -337,7 +337,7 @@ class EtcdClient:
         while not self._closed.is_set():
             with contextlib.suppress(grpc.RpcError, VenusError):
                 for answer in self._watched(self._addresses[place], prefix):
-                    if answer.created or answer.events:  # created: what happened before was not seen
+                    if answer.created or answer.events:  # created: earlier changes may have been missed
                         changed()
                     if answer.canceled:
                         break
@@ -377,19 +377,19 @@ def _stored(found: etcd_pb2.KeyValue) -> Stored:
 
 
 def _never_sent(error: grpc.RpcError) -> bool:
-    """Whether the request certainly was not carried out."""
+    """Whether the request was certainly not sent."""
     details = error.details() or ""
     return "failed to connect" in details or "no leader" in details
 
 
 def _explain(error: grpc.RpcError, address: str) -> str:
-    """Say why an attempt failed; raise what another attempt would not change."""
+    """Return why an attempt failed. Raises an error that a retry would not change."""
     code, details = error.code(), " ".join((error.details() or "").split())
     if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
         raise LeaseEnded(f"etcd at {address}: {details}") from error
     if code in _FOREIGN:
         raise Refused(f"{address} is not an etcd ({details})", hint="correct [cluster] etcd") from error
     if code in _REFUSED:
-        hint = "[cluster] etcd_user needs a role for the keys below /venus/; etcd_certificate proves who we are"
+        hint = "[cluster] etcd_user needs a role for the keys below /venus/; etcd_certificate identifies this broker"
         raise Refused(f"{_REFUSED[code]} at {address}: {details}", hint=hint) from error
     return reason(error)

@@ -1,4 +1,4 @@
-"""How this process proves itself to etcd: a certificate, a user with a password, or nothing."""
+"""Login at etcd: a certificate, a user with a password, or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_SECRET = SecretStr("")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """`ca` empty: no TLS. `user` empty: whoever the certificate names, or nobody."""
+    """Credentials for etcd. `ca` empty: no TLS. `user` empty: the one that the certificate names, or none."""
 
     ca: str = ""
     certificate: str = ""
@@ -29,7 +29,7 @@ class Login:
     password_file: str = ""
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Read the files and return what a channel is opened with; None without TLS. Raises ConfigError."""
+        """Read the files and return the channel credentials; None without TLS. Raises ConfigError."""
         if not self.ca:
             return None
         now = datetime.now(UTC)
@@ -40,12 +40,12 @@ class Login:
         return grpc.ssl_channel_credentials(authorities, own.key, own.chain)
 
     def files(self) -> tuple[int, ...]:
-        """Return when the files were written: a channel that was opened with older ones is opened again."""
+        """Return the modification times of the files: newer ones require a new channel."""
         named = filter(None, (self.ca, self.certificate, self.key))
         return tuple(os.stat(name).st_mtime_ns if os.path.exists(name) else 0 for name in named)
 
     def secret(self) -> str:
-        """Return the user's password. Raises ConfigError."""
+        """Read the user's password. Raises ConfigError."""
         if self.password_file:
             content = read_secret(Path(self.password_file), "cluster.etcd_password_file")
             return content.decode(errors="replace").splitlines()[0].strip() if content else ""

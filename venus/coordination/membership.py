@@ -1,4 +1,4 @@
-"""Which cluster a data directory belongs to: written once, so that a broker never joins another one with its data."""
+"""Cluster id of a data directory: written once, so that a broker never joins another cluster with its data."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _EMPTIED = (
 
 
 class Identified(Protocol):
-    """A coordinator that knows which cluster it is for."""
+    """The part of a coordinator that stores the id of its cluster."""
 
     def identity(self, *, create: bool) -> str | None:
-        """Return the id that the cluster was given once; None = there is none and none is to be created."""
+        """Return the id of the cluster, drawn once; None = there is none and `create` is False."""
 
 
 def join(coordinator: Identified, data_dir: Path, name: str) -> str:
-    """Return the id of cluster `name`, and note it in the data directory, which must exist.
+    """Join cluster `name`: write its id into the data directory, which must exist, and return it.
 
-    Raises Refused if the directory belongs to another cluster; nothing is touched then, there or at the coordinator.
+    Raises Refused if the directory belongs to another cluster; directory and coordinator are unchanged then.
     """
     file = data_dir / FILE
     known = _read(file)

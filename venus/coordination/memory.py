@@ -1,6 +1,6 @@
-"""A coordinator in the memory of one process: for one broker without etcd, and for tests of many.
+"""Coordinator in the memory of one process: for one broker without etcd, and for tests of many.
 
-Time is an argument, watches are called at once by whoever changes something, so that a simulation repeats exactly.
+Time is an argument, and each change calls the watches at once, so that a simulation is deterministic.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class _Lease:
 
 @dataclass(slots=True)
 class MemoryCluster:
-    """What the coordinators of one cluster share."""
+    """State that the coordinators of one cluster share."""
 
     clock: Callable[[], float]
-    #: The id that the cluster is given when the first broker joins.
+    #: The id of the cluster, drawn when the first broker joins.
     new_identity: str = "memory"
     identity: str | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -43,13 +43,13 @@ class MemoryCluster:
     watchers: list[Callable[[], None]] = field(default_factory=list)
 
     def living(self) -> dict[str, _Lease]:
-        """Return the leases that have not ended, after forgetting the others."""
+        """Return the leases that have not ended; remove the others."""
         now = self.clock()
         self.leases = {name: lease for name, lease in self.leases.items() if lease.ends_at > now}
         return self.leases
 
     def changed(self) -> None:
-        """Tell every watcher."""
+        """Notify every watcher."""
         for watcher in tuple(self.watchers):
             watcher()
 
@@ -61,20 +61,20 @@ class MemoryCoordinator:
         self._cluster = cluster
         self._lease_s = lease_s
         self._registered = ""
-        #: Which lease this broker has: another number is another one.
+        #: Id of this broker's lease.
         self.lease = 0
         self._watchers: list[Callable[[], None]] = []
-        #: Records that cannot be used; a test says so.
+        #: Unusable records; set by a test.
         self.invalid: tuple[str, ...] = ()
-        #: Set by a test: nobody answers.
+        #: Set by a test: the coordinator does not answer.
         self.away = False
-        #: Set by a test: the next write happens, its answer is lost.
+        #: Set by a test: the next write is carried out, but its answer is lost.
         self.loses_answer = False
 
     # -- brokers -------------------------------------------------------------------------------------------------
 
     def register(self, broker: LiveBroker) -> None:
-        """Say that this broker lives, under a lease. Raises Refused: another living broker has its id."""
+        """Register this broker under a lease. Raises Refused if another living broker has its id."""
         name = broker.member.broker
         with self._asked() as cluster:
             found = cluster.living().get(name)
@@ -95,7 +95,7 @@ class MemoryCoordinator:
             return found is not None
 
     def leave(self) -> None:
-        """End the lease now."""
+        """Revoke the lease."""
         with self._asked() as cluster:
             if self._own(cluster) is not None:
                 del cluster.leases[self._registered]
@@ -103,32 +103,32 @@ class MemoryCoordinator:
             self._registered = ""
 
     def brokers(self) -> tuple[LiveBroker, ...]:
-        """Return the brokers whose leases have not ended. Raises Fenced if another process is in our place."""
+        """Return the brokers whose leases have not ended. Raises Fenced if another process has replaced this one."""
         with self._asked() as cluster:
             self._check_place(cluster)
             living = [lease.broker for _, lease in sorted(cluster.living().items())]
             return tuple(replace(one, draining=one.draining or one.member.broker in cluster.draining) for one in living)
 
     def drain(self, broker: str, *, draining: bool) -> None:
-        """Mark a broker as draining, or take the mark away."""
+        """Set or remove the draining mark of a broker."""
         with self._asked() as cluster:
             (cluster.draining.add if draining else cluster.draining.discard)(broker)
             self._written(cluster)
 
     def drained(self) -> frozenset[str]:
-        """Return the brokers that are marked."""
+        """Return the brokers with a draining mark."""
         with self._asked() as cluster:
             return frozenset(cluster.draining)
 
     # -- stores ----------------------------------------------------------------------------------------------------
 
     def note(self, store: str, sequence: int) -> None:
-        """Remember that a store has had a write on disk; what was remembered never falls."""
+        """Store the newest durable write of a store; the stored number never decreases."""
         with self._asked() as cluster:
             cluster.newest[store] = max(sequence, cluster.newest.get(store, 0))
 
     def noted(self, store: str) -> int:
-        """Return the newest write that a store is remembered to have had; 0 = nothing is."""
+        """Return the newest known durable write of a store; 0 = none is known."""
         with self._asked() as cluster:
             return cluster.newest.get(store, 0)
 
@@ -140,7 +140,7 @@ class MemoryCoordinator:
             return tuple(found for _, found in sorted(cluster.leaderships.items()))
 
     def read(self, business: str) -> Leadership | None:
-        """Return one business; None = there is none of this name."""
+        """Return the record of a business; None = there is none of this name."""
         with self._asked() as cluster:
             return cluster.leaderships.get(business)
 
@@ -151,7 +151,7 @@ class MemoryCoordinator:
             return self._store(replace(leadership, term=max(leadership.term, last + 1)), 0)
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
-        """Replace `before` by `after`; None if `before` is not current any more, or our place is not ours."""
+        """Replace `before` by `after`; None if `before` is not current, or another process has this broker's lease."""
         assert before.business == after.business, "a swap changes one business"
         assert before.version > 0, "`before` was never stored"
         with self._asked() as cluster:
@@ -160,7 +160,7 @@ class MemoryCoordinator:
         return self._store(after, before.version)
 
     def remove(self, leadership: Leadership) -> bool:
-        """Remove a business; False if `leadership` is not current any more."""
+        """Remove a business; False if `leadership` is no longer current."""
         with self._asked() as cluster:
             found = cluster.leaderships.get(leadership.business)
             if found is None or found.version != leadership.version:
@@ -171,7 +171,7 @@ class MemoryCoordinator:
             return True
 
     def forgotten(self, business: str) -> int:
-        """Return the last term of a business of this name that was forgotten; 0 = none ever was."""
+        """Return the last term of a business of this name that was forgotten; 0 = none was."""
         with self._asked() as cluster:
             return cluster.forgotten.get(business, 0)
 
@@ -189,14 +189,14 @@ class MemoryCoordinator:
     # -- the cluster ---------------------------------------------------------------------------------------------
 
     def identity(self, *, create: bool) -> str | None:
-        """Return the id that the cluster was given once; None = there is none and none is to be created."""
+        """Return the id of the cluster, drawn once; None = there is none and `create` is False."""
         with self._asked() as cluster:
             if cluster.identity is None and create:
                 cluster.identity = cluster.new_identity
             return cluster.identity
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` when something has changed, from the thread that changes it; it must not block."""
+        """Call `changed` after each change, from the thread that makes it; it must not block."""
         with self._cluster.lock:
             self._watchers.append(changed)
             self._cluster.watchers.append(changed)
@@ -220,7 +220,7 @@ class MemoryCoordinator:
 
     @contextmanager
     def _asked(self) -> Iterator[MemoryCluster]:
-        """Make one call: nobody else's in between, and none at all while the coordinator is away."""
+        """Lock the cluster for one call. Raises Unavailable while a test has switched the coordinator off."""
         if self.away:
             raise Unavailable("the coordinator does not answer")
         with self._cluster.lock:
@@ -234,7 +234,7 @@ class MemoryCoordinator:
 
 
 class LocalCoordinator(MemoryCoordinator):
-    """The coordinator of a single broker: its lease never ends, and what it leads comes from its own store."""
+    """Coordinator of a single broker: its lease never ends, and its records come from its own store."""
 
     def __init__(self, leaderships: Iterable[Leadership] = ()) -> None:
         super().__init__(MemoryCluster(lambda: 0.0), lease_s=math.inf)

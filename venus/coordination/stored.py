@@ -1,4 +1,4 @@
-"""What is stored of brokers and businesses: JSON with a format version, checked before it is believed."""
+"""Stored form of the records of brokers and businesses: JSON with a format version, validated when it is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALUE_BYTES_MAX = 64 << 10
 MEMBERS_MAX = 64
 UNCLEAN_TERMS_MAX = 1000
 TERM_MAX = (1 << 63) - 1
-#: Of a record: messages between brokers carry terms up to twice that (venus/rpc/limits.py), so others can follow it.
+#: Maximum term of a record; messages allow twice that (venus/rpc/limits.py), so that later terms fit.
 RECORD_TERM_MAX = 1 << 61
 TEXT_CHARS_MAX = 300
 GROUP_CHARS_MAX = 2 * NAME_CHARS_MAX
@@ -26,7 +26,7 @@ _BROKER = {"broker", "store", "address", "site", "priority", "draining", "versio
 _BUSINESS = {
     "business", "term", "leader", "in_sync", "last_in_sync", "replicas", "policy", "min_in_sync", "unclean_terms",
 }  # fmt: skip
-#: Written only if they say something, so that brokers of an older version go on until they do.
+#: Written only if they differ from the default, so that brokers of an older version can read the others.
 _BROKER_MORE = {"unhealthy": "", "installing": [], "load": []}
 _BUSINESS_MORE = {"successor": "", "leaving": [], "replicas_wanted": 0, "losses": [], "min_in_sync_wanted": 0}
 _COUNTS = ("records", "records_expected", "nbytes", "bytes_per_s")
@@ -35,7 +35,7 @@ _LOSS = ("term", "first_offset", "end_offset", "first_batch", "last_batch", "row
 
 
 def encode_broker(broker: LiveBroker, writer: str = "") -> bytes:
-    """Return what is stored of a broker; `writer` marks who has stored it."""
+    """Encode a broker; `writer` marks the process that stores it."""
     return _encode(
         {
             "broker": broker.member.broker, "store": broker.member.store, "address": broker.address,
@@ -47,7 +47,7 @@ def encode_broker(broker: LiveBroker, writer: str = "") -> bytes:
 
 
 def decode_broker(key: str, value: bytes) -> LiveBroker:
-    """Return what was stored of a broker. Raises ProtocolError."""
+    """Decode a broker. Raises ProtocolError."""
     found = _decode(key, value, _BROKER, _BROKER_MORE)
     texts = [found["address"], found["site"], found["version"]]
     _check(key, all(isinstance(text, str) and len(text) <= TEXT_CHARS_MAX for text in texts), "a text is too long")
@@ -77,7 +77,7 @@ def _load(key: str, value: object) -> dict[str, Any]:
     shares = found[2:]
     valid = len(shares) == len(_RESOURCES) and all(_whole(number, 0, TERM_MAX) for number in found[:2])
     valid = valid and all(type(share) in (int, float) and 0 <= share <= 1 for share in shares)
-    _check(key, valid, "what is said of its load is invalid")
+    _check(key, valid, "its load is invalid")
     return {
         "report": found[0],
         "businesses": found[1],
@@ -86,12 +86,12 @@ def _load(key: str, value: object) -> dict[str, Any]:
 
 
 def _reason(key: str, value: object) -> str:
-    _check(key, isinstance(value, str) and len(value) <= REASON_CHARS_MAX, "what is said of its health is invalid")
+    _check(key, isinstance(value, str) and len(value) <= REASON_CHARS_MAX, "its health is invalid")
     return str(value) if str(value).isprintable() else ""
 
 
 def _installing(key: str, value: object) -> Installing:
-    what = "what is said of an installation is invalid"
+    what = "an installation is invalid"
     _check(key, isinstance(value, dict) and value.keys() == Installing.__dataclass_fields__.keys(), what)
     assert isinstance(value, dict)
     _check(key, all(isinstance(value[name], str) and is_name(value[name]) for name in ("business", "leader")), what)
@@ -101,7 +101,7 @@ def _installing(key: str, value: object) -> Installing:
 
 
 def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
-    """Return what is stored of a business; `writer` marks who has stored it. Raises ProtocolError if it is too much."""
+    """Encode a business; `writer` marks the process that stores it. Raises ProtocolError if it is too large."""
     leader = leadership.leader
     value = _encode(
         {
@@ -118,12 +118,12 @@ def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
         },
         writer,
     )  # fmt: skip
-    decode_leadership(leadership.business, value, 0)  # what nobody could read must not be stored
+    decode_leadership(leadership.business, value, 0)  # an unreadable record must not be stored
     return value
 
 
 def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
-    """Return what was stored of a business. Raises ProtocolError."""
+    """Decode a business. Raises ProtocolError."""
     found = _decode(key, value, _BUSINESS, _BUSINESS_MORE)
     _check(key, isinstance(found["business"], str) and is_name(found["business"]), "its name is invalid")
     _check(key, _whole(found["term"], 0, RECORD_TERM_MAX), "its term is invalid")
@@ -152,7 +152,7 @@ def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
 
 
 def writer_of(value: bytes) -> str:
-    """Return the mark of whoever stored this; "" if it has none or cannot be read."""
+    """Return the mark of the process that stored a value; "" if it has none or cannot be read."""
     try:
         found = json.loads(value) if len(value) <= VALUE_BYTES_MAX else None
     except ValueError:
@@ -161,55 +161,55 @@ def writer_of(value: bytes) -> str:
 
 
 def encode_identity(cluster_id: str) -> bytes:
-    """Return what is stored of a cluster."""
+    """Encode the id of a cluster."""
     return _encode({"id": cluster_id}, "")
 
 
 def decode_identity(key: str, value: bytes) -> str:
-    """Return the id of a cluster. Raises ProtocolError."""
+    """Decode the id of a cluster. Raises ProtocolError."""
     found = _decode(key, value, {"id"})["id"]
     _check(key, isinstance(found, str) and is_name(found), "its id is invalid")
     return str(found)
 
 
 def encode_forgotten(business: str, term: int) -> bytes:
-    """Return what is kept of a business that was forgotten."""
+    """Encode the last term of a forgotten business."""
     return _encode({"business": business, "term": term}, "")
 
 
 def decode_forgotten(key: str, value: bytes) -> int:
-    """Return the last term of a business that was forgotten. Raises ProtocolError."""
+    """Decode the last term of a forgotten business. Raises ProtocolError."""
     term = _decode(key, value, {"business", "term"})["term"]
     _check(key, _whole(term, 0, TERM_MAX), "its term is invalid")
     return int(term)
 
 
 def encode_newest(store: str, sequence: int) -> bytes:
-    """Return what is stored of how new a store is."""
+    """Encode the newest write of a store."""
     return _encode({"store": store, "sequence": sequence}, "")
 
 
 def decode_newest(key: str, value: bytes) -> int:
-    """Return the newest write that a store has had on disk. Raises ProtocolError."""
+    """Decode the newest write of a store. Raises ProtocolError."""
     sequence = _decode(key, value, {"store", "sequence"})["sequence"]
     _check(key, _whole(sequence, 0, TERM_MAX), "its sequence is invalid")
     return int(sequence)
 
 
 def encode_drained(broker: str) -> bytes:
-    """Return the mark of a broker that is draining."""
+    """Encode the draining mark of a broker."""
     return _encode({"broker": broker}, "")
 
 
 def decode_drained(key: str, value: bytes) -> str:
-    """Return the broker of a mark. Raises ProtocolError."""
+    """Decode the broker of a draining mark. Raises ProtocolError."""
     broker = _decode(key, value, {"broker"})["broker"]
     _check(key, isinstance(broker, str) and is_name(broker), "its name is invalid")
     return str(broker)
 
 
 def _said(defaults: dict[str, Any], *values: Any) -> dict[str, Any]:
-    """Return what differs from its default."""
+    """Return the values that differ from their defaults."""
     return {name: value for (name, usual), value in zip(defaults.items(), values, strict=True) if value != usual}
 
 
@@ -240,7 +240,7 @@ def _check(key: str, valid: bool, what: str) -> None:
     if not valid:
         raise ProtocolError(
             f"{key} cannot be used: {what}",
-            hint="let every broker have the same version of VENUS; if the key was changed by hand, put it right",
+            hint="let every broker have the same version of VENUS; if the key was changed by hand, correct it",
         )
 
 
@@ -255,7 +255,7 @@ def _losses(key: str, value: object) -> tuple[LossWindow, ...]:
 def _loss(key: str, found: object) -> LossWindow:
     numbers, verified = (found[:-1], found[-1]) if isinstance(found, list) and found else ([], None)
     valid = len(numbers) == len(_LOSS) and all(_whole(number, -1, TERM_MAX) for number in numbers)
-    _check(key, valid and numbers[0] > 0 and numbers[1] >= 0, "what an unclean election lost is invalid")
+    _check(key, valid and numbers[0] > 0 and numbers[1] >= 0, "a loss window is invalid")
     groups = _list(key, verified, UNCLEAN_TERMS_MAX)
     named = all(isinstance(name, str) and is_name(name, GROUP_CHARS_MAX) for name in groups)
     _check(key, named, "a group's name is invalid")
@@ -284,7 +284,7 @@ def _member(key: str, pair: object) -> Member:
 
 
 def another_broker(living: LiveBroker, broker: LiveBroker) -> Refused | None:
-    """Return what to tell `broker` if `living`, which has its id, is not itself as it was before a restart."""
+    """Return the error for `broker` if `living`, which has its id, is not the same broker before a restart."""
     if living.member == broker.member and living.address == broker.address:
         return None
     if living.address != broker.address:
@@ -296,7 +296,7 @@ def another_broker(living: LiveBroker, broker: LiveBroker) -> Refused | None:
 
 
 def replaced(broker: str) -> Fenced:
-    """Return what to tell a process whose place another one has: they share id, address and store, and one may live."""
+    """Return the error for a process that another one with the same id, address and store has replaced."""
     return Fenced(
         f"another process has the id, the address and the data of broker {broker}, and was started after this one",
         hint="one of the two has a copy of the other's data directory: stop it for good; each broker needs its own",

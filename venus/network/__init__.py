@@ -1,1 +1,1 @@
-"""The tiered network: sets of brokers, who pulls from whom, who is sent where (Minos 3.4, SREM 2 to 4)."""
+"""The tiered network: sets of brokers, their topology, and the choice of sets for clients (Minos 3.4, SREM 2 to 4)."""

@@ -1,6 +1,6 @@
-"""A topology as text: every set below the one it pulls from, with offsets and lag of each hop. Pure.
+"""Drawing of a topology as text: every set below its upstream, with offsets and lag of each hop. Pure.
 
-The lines fit into a width; what is too long goes on in the next line, behind the same branches.
+The lines fit into a width; long ones are wrapped behind the same branches.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from venus.figures import seconds_shown
 from venus.network.topology import BrokerSet
 
 WIDTH_MIN = 24
-#: States of a mirror in which it needs nobody.
+#: States of a mirror that need no attention.
 WELL = frozenset({"", "following", "filling", "elsewhere"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """A business at a set. `behind` and what follows say how it stands to the set above; None = not known."""
+    """A business at a set. `behind` and the fields after it compare it with the upstream set; None = unknown."""
 
     business: str
-    offset: int  # the end of its queue here; -1 = not known
-    behind: int | None = None  # offsets that are above and not here
-    behind_s: float | None = None  # for how long it has not had everything
+    offset: int  # the end of its queue here; -1 = unknown
+    behind: int | None = None  # upstream offsets that are missing here
+    behind_s: float | None = None  # for how long offsets have been missing
     hop_s: float | None = None  # from the commit at the home until it was visible here
-    state: str = ""  # of the mirror; empty = it is the home, or nobody knows
+    state: str = ""  # of the mirror; empty = this is the home, or unknown
     reason: str = ""
-    #: The set that it should come from, for how long it has not, and why; empty = it comes from there.
+    #: The nearest upstream set, for how long it has not been used, and why; empty = it is in use.
     nearest: str = ""
     away_s: float = 0.0
     not_back: str = ""
@@ -36,7 +36,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetView:
-    """A set as it was seen. `asked` is false for one that only the set above has spoken of."""
+    """Status of a set. `asked` is false for one that only the upstream set has reported."""
 
     set: BrokerSet
     asked: bool = True
@@ -47,20 +47,20 @@ class SetView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All sets; `problems` are sentences about the whole."""
+    """All sets; `problems` are sentences about the whole network."""
 
     sets: tuple[SetView, ...]
     problems: tuple[str, ...] = ()
 
     def below(self, name: str) -> list[SetView]:
-        """Return the sets that pull from one, or from none that is known for ""."""
+        """Return the sets whose upstream is `name`; for "" those without a known upstream."""
         names = {one.set.name for one in self.sets}
         found = [one for one in self.sets if (one.pulls_from if one.pulls_from in names else "") == name]
         return sorted(found, key=lambda one: (one.set.level, one.set.name))
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Everything that needs a person."""
+        """All problems that need an operator."""
         found = list(self.problems)
         for one in self.sets:
             if one.trouble:
@@ -78,12 +78,12 @@ class View:
 
 
 def drawn(view: View, width: int) -> list[str]:
-    """Return the lines."""
+    """Return the lines of the drawing."""
     lines: list[str] = []
     seen: set[str] = set()
     for top in view.below(""):
         lines += _branch(view, top, "", "", max(WIDTH_MIN, width), seen)
-    for one in view.sets:  # sets that pull from each other in a circle hang below nobody
+    for one in view.sets:  # sets that pull from each other in a circle have no top
         if one.set.name not in seen:
             lines += _branch(view, one, "", "", max(WIDTH_MIN, width), seen)
     return lines
@@ -125,7 +125,7 @@ def _aligned(hops: Sequence[Hop]) -> Iterator[str]:
 
 
 def lag_shown(hop: Hop) -> str:
-    """Return how a business stands to the set above, in words."""
+    """Return the state of a business compared with the upstream set, in words."""
     parts = []
     if hop.state not in ("", "following"):
         parts.append(f"! {hop.state}" if hop.state not in WELL else hop.state)

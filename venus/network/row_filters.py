@@ -1,8 +1,8 @@
-"""Which rows of its tables a broker set mirrors: predicates of its configuration, fitted to the tables. Pure.
+"""Row filters of a broker set: configured predicates, fitted to the versions of the tables. Pure.
 
-A filter holds for every table that ever had its name, in the version that the table had at the cut of the full data and
-in those that follow. From the first version on that it does not fit, nothing of the table is mirrored: rows that were
-chosen by one column and rows that were chosen by another do not belong together. A new cut begins again.
+A filter applies to every table that ever had its name, from the version at the cut of the full data on. From the first
+version that it does not fit, nothing of the table is mirrored, because rows selected by different columns must not be
+mixed. A new cut starts over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from venus.predicates.syntax import PredicateRefused, parse, written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """The rows that are wanted of the tables of a name. `tables`: id and newest version of each at the cut."""
+    """Filter for the rows of all tables of a name. `tables`: id and newest version of each at the cut."""
 
     table: str
     predicate: str
@@ -29,17 +29,17 @@ class RowFilter:
 
     @property
     def says(self) -> tuple[str, str]:
-        """What was configured; where it was found does not matter."""
+        """The configured content, without the tables that it was fitted to."""
         return self.table.lower(), self.predicate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A filter for one table. `refused` says why nothing of it is mirrored from the version `until` on."""
+    """A filter fitted to one table. `refused` says why nothing is mirrored from the version `until` on."""
 
     name: str
     text: str
-    first: int = 0  # the table is mirrored whole in versions before
+    first: int = 0  # earlier versions are mirrored without the filter
     predicates: Mapping[int, Predicate] = field(default_factory=dict)
     until: int | None = None
     refused: str = ""
@@ -49,29 +49,29 @@ class Fitted:
         return self.until is None or version < self.until
 
     def at(self, version: int) -> Predicate | None:
-        """Return the predicate for rows of a version that is mirrored; None = every row is wanted."""
+        """Return the predicate for a mirrored version; None = every row is wanted."""
         if version < self.first and self.first not in self.predicates:
             return None
         return self.predicates.get(max(version, self.first))
 
 
 def configured(where: Mapping[str, str]) -> tuple[RowFilter, ...]:
-    """Return the filters of a business as the configuration has them. Raises PredicateRefused."""
+    """Parse the configured filters of a business. Raises PredicateRefused."""
     return tuple(RowFilter(table=name, predicate=written(parse(text))) for name, text in sorted(where.items()))
 
 
 def decode(stored: Iterable[Mapping[str, Any]]) -> tuple[RowFilter, ...]:
-    """Read filters as they were stored: dictionaries of their fields."""
+    """Decode filters from dictionaries of their fields."""
     return tuple(RowFilter(**{**one, "tables": tuple((n, v) for n, v in one["tables"])}) for one in stored)
 
 
 def same(one: Iterable[RowFilter], other: Iterable[RowFilter]) -> bool:
-    """Whether the same rows of the same names are wanted."""
+    """Whether two sets of filters select the same rows of the same tables."""
     return sorted(f.says for f in one) == sorted(f.says for f in other)
 
 
 def at_cut(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> tuple[RowFilter, ...]:
-    """Return the filters with the tables that they are about; `schemas` are all versions below the cut."""
+    """Return the filters with the tables that they apply to; `schemas` are all versions below the cut."""
     tables = _versions(schemas) if filters else {}
     return tuple(
         RowFilter(
@@ -84,7 +84,7 @@ def at_cut(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> tuple[Row
 
 
 def fitted(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> dict[int, Fitted]:
-    """Return what the filters make of each table that one of them is about; `schemas` are all versions."""
+    """Fit the filters to each table that one of them applies to; `schemas` are all versions."""
     found = {}
     for table_id, versions in _versions(schemas).items():
         for one in filters:
@@ -96,7 +96,7 @@ def fitted(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> dict[int,
 
 
 def starts_to_fit(one: Fitted, versions: Mapping[int, TableSchema]) -> int:
-    """Return the first version of a table from which on a predicate fits all, up to the first that it is judged by."""
+    """Return the first version of a table from which the predicate fits all, up to the first one that it applies to."""
     begin = min(one.predicates)
     found, now = begin, one.predicates[begin]
     for version in sorted((v for v in versions if v < begin), reverse=True):
@@ -111,7 +111,7 @@ def starts_to_fit(one: Fitted, versions: Mapping[int, TableSchema]) -> int:
 
 
 def _versions(schemas: Iterable[TableSchema]) -> dict[int, list[TableSchema]]:
-    """Return the versions of each table in their order; VENUS's own heartbeat is filtered by nobody."""
+    """Return the versions of each table in their order; VENUS's own heartbeat is never filtered."""
     found: defaultdict[int, list[TableSchema]] = defaultdict(list)
     for schema in schemas:
         if not schema.is_heartbeat:
@@ -144,7 +144,7 @@ def _fitted(one: RowFilter, versions: Seq[TableSchema], first: int | None) -> Fi
 
 
 def _judged(one: RowFilter, before: Predicate | None, schema: TableSchema) -> tuple[str, Predicate | None]:
-    """Return why a filter does not fit a version, or what it is there."""
+    """Return why a filter does not fit a version, or its predicate there."""
     try:
         now = compiled(one.predicate, schema)
     except PredicateRefused as refused:

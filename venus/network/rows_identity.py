@@ -1,10 +1,10 @@
-"""Which rows of its tables a broker set has: an identity that travels with every position. Pure.
+"""Identity of the rows that a broker set has, sent with every position. Pure.
 
-Two sets have the same rows of a table at an offset if every change was judged by the same ranges of the same columns.
-What a set has was judged by itself and by every set above it, so their ranges are put together. A predicate holds for
-as long as it fits a table; from the first version on that it does not fit, the table stands still, and it may fit again
-later. So each run of versions that it fits has its own identity: rows that stood still differ from rows that were
-selected again. Within a run the identity is the same, wherever the full data was taken. Labels are not part of it.
+Two sets have the same rows of a table at an offset if the same ranges of the same columns filtered every change. A set
+and all its upstream sets filter, so their ranges are combined. A predicate applies while it fits a table. From the
+first version that it does not fit, the table is frozen; the predicate may fit again later. So each run of versions that
+it fits has its own identity: frozen rows differ from rows selected again. Within a run the identity is the same,
+wherever the full data was copied. Labels are not part of it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from venus.model import TableSchema
 from venus.network.row_filters import Fitted, RowFilter, fitted, starts_to_fit
 from venus.predicates.ranges import Range, common, compiled
 
-#: The filters of each set from the home down, at the cut of its full data. Without filters a set is left out.
+#: The filters of each set from the home down, at the cut of its full data; sets without filters are omitted.
 Levels = tuple[tuple[RowFilter, ...], ...]
 
-#: Of what is said for people.
+#: Maximum length of descriptions.
 ROWS_CHARS_MAX = 500
 NO_ROWS, EVERY_ROW = "no rows", "every row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
-    """Which rows of a table are there, in words, and their digest."""
+    """The rows of a table, in words and as a digest."""
 
     table_id: int
     name: str
@@ -41,23 +41,23 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsIdentity:
-    """The tables of which some rows are missing, by what a set says; tables that are not named are there whole."""
+    """The tables with missing rows at a set; tables that are not named are complete."""
 
     set: str = ""
     tables: tuple[TableRows, ...] = ()
 
     @property
     def digests(self) -> dict[int, int]:
-        """What counts."""
+        """The digests, which alone are compared."""
         return {one.table_id: one.digest for one in self.tables}
 
     def rows_of(self, table_id: int) -> str:
-        """Return which rows of a table are there, in words."""
+        """Return the rows of a table in words."""
         return next((one.rows for one in self.tables if one.table_id == table_id), EVERY_ROW)
 
 
 def encode(identity: RowsIdentity | None) -> dict[str, Any] | None:
-    """Return what is stored beside a position."""
+    """Encode an identity to store it with a position."""
     if identity is None:
         return None
     tables = [[one.table_id, one.name, one.rows, f"{one.digest:016x}"] for one in identity.tables]
@@ -65,7 +65,7 @@ def encode(identity: RowsIdentity | None) -> dict[str, Any] | None:
 
 
 def decode(stored: dict[str, Any] | None) -> RowsIdentity | None:
-    """Read what `encode` returned; None = a position of an older version, which says nothing."""
+    """Decode an identity; None = a position of an older version, which has none."""
     if stored is None:
         return None
     tables = (
@@ -76,7 +76,7 @@ def decode(stored: dict[str, Any] | None) -> RowsIdentity | None:
 
 
 def tables_of(levels: Levels, schemas: Iterable[TableSchema]) -> dict[int, TableRows]:
-    """Return the tables of which some rows are missing; `schemas` are all versions below an offset."""
+    """Return the tables with missing rows; `schemas` are all versions below an offset."""
     versions: defaultdict[int, dict[int, TableSchema]] = defaultdict(dict)
     for schema in schemas:
         versions[schema.table_id][schema.version] = schema
@@ -94,7 +94,7 @@ def tables_of(levels: Levels, schemas: Iterable[TableSchema]) -> dict[int, Table
 
 
 def differing(brought: RowsIdentity, here: RowsIdentity, tables: Collection[int] | None = None) -> tuple[int, ...]:
-    """Return the tables of which other rows are here than where somebody comes from; `tables` None = look at all."""
+    """Return the tables whose rows differ between a consumer's position and this set; `tables` None = all."""
     one, other = brought.digests, here.digests
     return tuple(
         table_id
@@ -104,7 +104,7 @@ def differing(brought: RowsIdentity, here: RowsIdentity, tables: Collection[int]
 
 
 def told(differ: Seq[int], brought: RowsIdentity, here: RowsIdentity) -> str:
-    """Return what is different, for people; a few tables."""
+    """Describe the differences, of a few tables."""
     names = {one.table_id: one.name for one in (*brought.tables, *here.tables)}
     said = [f"{names[n]} ({here.rows_of(n)}; until now {brought.rows_of(n)})" for n in differ[:_SHOWN_MAX]]
     more = f" and {len(differ) - _SHOWN_MAX} more tables" if len(differ) > _SHOWN_MAX else ""
@@ -116,7 +116,7 @@ _SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """The versions of a table for which a filter of one set holds. `end` None = it still does."""
+    """The versions of a table to which a filter of one set applies. `end` None = it still applies."""
 
     text: str
     first: int
@@ -137,11 +137,11 @@ def _span(level: Seq[RowFilter], one: Fitted, versions: dict[int, TableSchema]) 
 
 
 def _together(spans: Seq[_Span], versions: dict[int, TableSchema]) -> tuple[str, str]:
-    """Return what every set on the way lets through, in words and as what is hashed."""
+    """Return the rows that pass every set on the path, in words and as the text for the digest."""
     if not all(span.has_rows for span in spans):
         return NO_ROWS, NO_ROWS
     first = max(span.first for span in spans)
-    if not all(span.meets(first) for span in spans):  # one stood still before another was filled
+    if not all(span.meets(first) for span in spans):  # one set was frozen before another was filled
         each = [_together([span], versions) for span in spans]
         return " and then ".join(words for words, _ in each), ";".join(identity for _, identity in each)
     texts = dict.fromkeys(span.text for span in spans if not span.whole)
@@ -156,7 +156,7 @@ def _together(spans: Seq[_Span], versions: dict[int, TableSchema]) -> tuple[str,
 
 
 def _ranges(texts: Iterable[str], schema: TableSchema) -> list[Range] | None:
-    """Return the ranges that are inside all predicates, None if nothing can be."""
+    """Return the intersection of all predicates' ranges, None if it is empty."""
     found: dict[int, Range] = {}
     for text in texts:
         for one in compiled(text, schema).ranges:

@@ -1,8 +1,8 @@
-"""Which broker of a set gets a business (Minos 3.4.2, corrected). Pure.
+"""Placement of businesses on the brokers of a set (Minos 3.4.2, corrected). Pure.
 
-The owner by rendezvous hashing, unless its load rate would be above 1.25 times the mean; then the best of it and a few
-others. Reports of load are old when they are read: what was placed since is counted, at what a business costs on
-average, so that not everything that comes between two reports goes to the broker that was idle at the last one.
+The owner by rendezvous hashing gets a business, unless its load rate would exceed 1.25 times the mean; then the best of
+it and a few others. Load reports are old when they are used. So placements since then count at the average cost of a
+business; otherwise every placement between two reports would go to the broker that was idle at the last one.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-#: From here on a resource is critical, and a broker's load rate is raised (rho and gamma of the paper).
+#: Above this a resource is critical, and a broker's load rate is raised (rho and gamma of the paper).
 CRITICAL = 0.8
 BACK_OFF = 2.0
-#: The owner keeps a business while its load rate is at most so many times the mean.
+#: The owner keeps a business while its load rate is at most this multiple of the mean.
 ABOVE_MEAN = 1.25
-#: So many others are compared when the owner has too much. Comparing all is better only where every placement is known
-#: at once: otherwise schedulers that do not see each other's choices herd to the same broker.
+#: Number of others to compare when the owner is overloaded. Comparing all is better only if every placement is known at
+#: once: otherwise schedulers that do not see each other's choices all pick the same broker.
 CHOICES = 2
 ALL = 1 << 30
-#: A report this old says nothing: such a broker counts as one of average load.
+#: A report this old is ignored: such a broker counts as one of average load.
 STALE_S = 60.0
-#: What a business costs where no report says so: so many of them fill a broker.
+#: Assumed cost of a business without reports: this many of them fill a broker.
 DEMAND = 1 / 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is used of each resource, over the broker's own capacity: 0 = idle, 1 = all of it."""
+    """Used share of each resource of a broker: 0 = idle, 1 = all of it."""
 
     memory: float = 0.0
     cpu: float = 0.0
@@ -38,21 +38,21 @@ class Load:
 
     @property
     def used(self) -> float:
-        """All four in one number, 0 to 1, with the paper's weights."""
+        """The weighted mean of all four, 0 to 1, with the paper's weights."""
         m, c, d, n = (min(1.0, max(0.0, one)) for one in (self.memory, self.cpu, self.disk, self.network))
         return 0.1 * m + 0.1 * c + 0.5 * d + 0.3 * n
 
     @property
     def critical(self) -> tuple[str, ...]:
-        """The resources at their limit: whoever has one gets nothing new, however idle the others are."""
+        """The resources at their limit: a broker with one gets nothing new, however idle the others are."""
         return tuple(name for name in ("memory", "cpu", "disk", "network") if getattr(self, name) >= CRITICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a broker said of itself. `businesses` are those that make up its load, `at` is when it was heard first.
+    """Load report of a broker. `businesses` is the number that makes up its load, `at` the time of arrival.
 
-    A broker numbers what it says: the same number heard again is not news.
+    A broker numbers its reports: a number received again is not a new report.
     """
 
     load: Load
@@ -62,13 +62,13 @@ class Report:
 
 
 def load_rate(used: float) -> float:
-    """Return the load rate of a broker: what is used, and from the critical point on half of what is left besides."""
+    """Return the load rate of a broker: the used share, above the critical point plus half of the rest."""
     used = min(1.0, max(0.0, used))
     return used + (1 - used) / BACK_OFF if used > CRITICAL else used
 
 
 def by_rank(business: str, brokers: Iterable[str]) -> list[str]:
-    """Return brokers in an order that is a business's own (rendezvous hashing): its owner first."""
+    """Return the brokers in the order of a business by rendezvous hashing: its owner first."""
     return sorted(brokers, key=lambda name: (xxhash.xxh3_64_intdigest(f"{business}/{name}".encode()), name))
 
 
@@ -78,12 +78,12 @@ class Scheduler:
 
     choices: int = CHOICES
     _reports: dict[str, Report] = field(default_factory=dict, init=False)
-    #: What was placed at each, and when, as far as it is known here.
+    #: Known placements at each broker, with their times.
     _placed: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
     _demand: float = field(default=DEMAND, init=False)
 
     def report(self, broker: str, report: Report) -> None:
-        """Take what a broker says of itself; what was placed there before is in it."""
+        """Record a load report; it includes earlier placements."""
         known = self._reports.get(broker)
         if known is None or report.number != known.number:
             self._reports[broker] = report
@@ -91,17 +91,17 @@ class Scheduler:
             self._placed[broker] = {business: at for business, at in placed.items() if at > report.at}
 
     def placed(self, business: str, broker: str, at: float) -> None:
-        """Count a business that was placed by this scheduler, or of which it has learned; once, however often told."""
+        """Count a placement of this scheduler or of another one; repeated calls count once."""
         self._placed.setdefault(broker, {}).setdefault(business, at)
 
     def forget(self, living: Collection[str]) -> None:
-        """Forget brokers that are gone."""
+        """Remove brokers that are gone."""
         for known in (self._reports, self._placed):
             for name in known.keys() - set(living):
                 del known[name]
 
     def choose(self, business: str, brokers: Collection[str], now: float) -> str:
-        """Return the broker that gets a business; it is counted as placed there. `brokers` must not be empty."""
+        """Return the broker that gets a business; its placement is counted. `brokers` must not be empty."""
         chosen = self.order(business, brokers, now)[0]
         self.placed(business, chosen, now)
         return chosen
@@ -109,7 +109,7 @@ class Scheduler:
     def order(self, business: str, brokers: Collection[str], now: float) -> list[str]:
         """Return brokers, the best one for a business first; those at a limit are last. Nothing is counted.
 
-        As long as no broker has said anything, that is the business's own order.
+        Without any report, this is the order of rendezvous hashing.
         """
         if not any(name in self._reports for name in brokers):
             return by_rank(business, brokers)
@@ -125,7 +125,7 @@ class Scheduler:
         return free + sorted((name for name in ranked if name in critical), key=lambda name: rates[name])
 
     def rates(self, brokers: Collection[str], now: float) -> Mapping[str, float]:
-        """Return each broker's load rate as it is expected now: what it said, and what was placed there since."""
+        """Return each broker's expected load rate: its report, plus the placements since."""
         fresh = {name: found for name in brokers if (found := self._fresh(name, now)) is not None}
         usual = sum(found.load.used for found in fresh.values()) / len(fresh) if fresh else 0.0
         demand = self._demand = _demand(fresh.values())
@@ -142,7 +142,7 @@ class Scheduler:
 
 
 def _demand(reports: Iterable[Report]) -> float:
-    """Return what a business costs on average, as far as reports say."""
+    """Return the average cost of a business by the reports."""
     found = [one for one in reports if one.businesses > 0]
     businesses = sum(one.businesses for one in found)
     cost = sum(one.load.used for one in found) / businesses if businesses else 0.0

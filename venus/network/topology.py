@@ -1,7 +1,7 @@
-"""Sets of brokers in tiers and levels, who pulls from whom, and what may be wrong with it: one immutable value. Pure.
+"""Topology of broker sets in tiers and levels, as an immutable value, and its validation. Pure.
 
 A set's level is its distance from the source: core sets have level 0, a set of level S pulls from sets of level S - 1.
-Built from one broker's configuration, from what brokers say of themselves, or from both.
+A topology is built from one broker's configuration, from the status of brokers, or from both.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from venus.model import is_heartbeat
 from venus.suggest import nearest
 
 LEVELS_MAX = 100
-#: In front of a set's name: the consumer group as which its mirrors pull from the set above.
+#: Prefix of a set's name in the consumer group of its mirrors at the upstream set.
 PULLS_AS = "mirror/"
 
 
 class Tier(StrEnum):
-    """What a set is for."""
+    """Purpose of a set."""
 
     CORE = "core"  # producers write here; every core set has every business
     TANDEM = "tandem"  # carries businesses on to more sets
@@ -30,23 +30,23 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSet:
-    """The brokers of one place, which have the same businesses. `addresses` are theirs, HOST:PORT."""
+    """A set of brokers with the same businesses. `addresses` are those of its brokers, HOST:PORT."""
 
     name: str
     tier: Tier
     level: int
     site: str = ""
-    #: Whom it pulls from, nearest first: sets, or addresses of their brokers. Empty: any set of the level above.
+    #: Its upstream, nearest first: sets, or addresses of their brokers. Empty: any set of the level above.
     upstream: tuple[str, ...] = ()
-    #: It pulls what has one of these labels; empty = everything.
+    #: It pulls data with one of these labels; empty = everything.
     labels: frozenset[str] = frozenset()
-    #: Of which tables it pulls some rows only: "BUSINESS: TABLE where PREDICATE".
+    #: Its row filters: "BUSINESS: TABLE where PREDICATE".
     where: frozenset[str] = frozenset()
     addresses: tuple[str, ...] = ()
 
     @property
     def written(self) -> str:
-        """How a message names it."""
+        """The name for messages."""
         return f"set {self.name}"
 
 
@@ -58,11 +58,11 @@ class Topology:
 
     @classmethod
     def of(cls, sets: Iterable[BrokerSet]) -> Topology:
-        """Put sets in their order; nothing is checked."""
+        """Build a topology without validation."""
         return cls(tuple(sorted(sets, key=lambda found: (found.level, found.name))))
 
     def named(self, name: str) -> BrokerSet | None:
-        """Return the set of a name."""
+        """Return the set with a name, None if there is none."""
         return next((found for found in self.sets if found.name == name), None)
 
     def at(self, level: int) -> tuple[BrokerSet, ...]:
@@ -71,33 +71,33 @@ class Topology:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The levels that have a set, from the core down."""
+        """The levels with sets, from the core down."""
         return tuple(sorted({found.level for found in self.sets}))
 
     def known(self, entry: str) -> BrokerSet | None:
-        """Return the set that an entry of `upstream` means."""
+        """Return the set that an entry of `upstream` refers to, None if it is unknown."""
         return next((found for found in self.sets if entry == found.name or entry in found.addresses), None)
 
     def above(self, lower: BrokerSet) -> tuple[BrokerSet, ...]:
-        """Return the sets that one may pull from: as its configuration has them, or all of the level above."""
+        """Return the possible upstream sets of a set: the configured ones, or all of the level above."""
         if lower.upstream:
             found = [self.known(entry) for entry in lower.upstream]
             return tuple(dict.fromkeys(upper for upper in found if upper is not None))
         return self.at(lower.level - 1) if lower.level else ()
 
     def below(self, upper: BrokerSet) -> tuple[BrokerSet, ...]:
-        """Return the sets that may pull from one."""
+        """Return the sets that may pull from a set."""
         return tuple(lower for lower in self.sets if upper in self.above(lower))
 
     def unknown(self, lower: BrokerSet) -> tuple[str, ...]:
-        """Return the entries of `upstream` that mean no set that is known."""
+        """Return the entries of `upstream` that refer to no known set."""
         return tuple(entry for entry in lower.upstream if self.known(entry) is None)
 
 
 def merged(reported: Iterable[BrokerSet]) -> tuple[Topology, list[str]]:
-    """Put together what brokers say of their own sets, one value each; return what they contradict each other in.
+    """Merge the sets that brokers report, one value each; return the topology and the contradictions.
 
-    Of a set whose brokers disagree, the first one's word counts.
+    If brokers of a set disagree, the first report counts.
     """
     members: defaultdict[str, list[BrokerSet]] = defaultdict(list)
     for one in reported:
@@ -135,9 +135,9 @@ def _shown(value: object) -> str:
 
 
 def check(sets: Collection[BrokerSet], labels: Collection[str] | None = None) -> Topology:
-    """Return the topology of these sets. Raises ConfigError for the first thing that cannot be.
+    """Return the topology of these sets. Raises ConfigError for the first problem.
 
-    `labels` are those that a business or a table has; None = not known here.
+    `labels` are those that a business or a table has; None = unknown here.
     """
     for problem in problems_of(sets, labels):
         raise ConfigError(problem)
@@ -147,9 +147,9 @@ def check(sets: Collection[BrokerSet], labels: Collection[str] | None = None) ->
 def problems_of(
     sets: Collection[BrokerSet], labels: Collection[str] | None = None, *, complete: bool = True
 ) -> Iterator[str]:
-    """Yield what is wrong with the sets, a sentence each, the cause before what follows from it.
+    """Yield the problems of the sets, one sentence each, causes before consequences.
 
-    `complete`: these are all sets there are. Otherwise one that is not among them may exist.
+    `complete`: these are all sets. Otherwise others may exist.
     """
     topology = Topology.of(sets)
     yield from _names(topology)
@@ -178,11 +178,11 @@ def _names(topology: Topology) -> Iterator[str]:
 
 def _loops(topology: Topology) -> Iterator[str]:
     """Yield each loop once, from its first set on."""
-    told: set[frozenset[str]] = set()
+    reported: set[frozenset[str]] = set()
     for start in topology.sets:
         way = _way_back(topology, start)
-        if way and frozenset(way) not in told:
-            told.add(frozenset(way))
+        if way and frozenset(way) not in reported:
+            reported.add(frozenset(way))
             yield f"a loop: {' pulls from '.join([*way, way[0]])}; nothing would ever arrive there from a source"
 
 
@@ -219,14 +219,11 @@ def _upstream(topology: Topology, one: BrokerSet, *, complete: bool) -> Iterator
         yield from hop_problems(one, upper)
     missing = not topology.above(one) and (complete or not one.upstream)
     if missing and one.tier is not Tier.CORE and one.level > 0 and not topology.unknown(one):
-        yield (
-            f"{one.written} has level {one.level}, and no set has level {one.level - 1}: "
-            f"there is nobody above to pull from"
-        )
+        yield (f"{one.written} has level {one.level}, and no set has level {one.level - 1}: it has no upstream")
 
 
 def hop_problems(lower: BrokerSet, upper: BrokerSet) -> Iterator[str]:
-    """Yield what is wrong with one set that pulls from another."""
+    """Yield the problems of one set that pulls from another."""
     if lower.tier is Tier.CORE:
         if upper.tier is not Tier.CORE:
             yield f"{lower.written} is a core set and pulls from {upper.name}, a {upper.tier} set: only core sets may"
@@ -248,7 +245,7 @@ def _unknown_labels(one: BrokerSet, labels: Collection[str] | None) -> Iterator[
 def label_problems(
     one: BrokerSet, uppers: Collection[BrokerSet], labels: Collection[str] | None = None
 ) -> Iterator[str]:
-    """Yield what a set wants and no set above it gets. Labels that are not among `labels` are left out."""
+    """Yield the labels that a set pulls but its upstream sets do not receive. Skips labels that are not in `labels`."""
     if not uppers or not all(upper.labels for upper in uppers):
         return
     names = ", ".join(upper.name for upper in uppers)
@@ -260,6 +257,6 @@ def label_problems(
 
 
 def is_wanted(names: Iterable[str], namespace: str, table: str) -> bool:
-    """Whether a table is one of those; VENUS's own heartbeat always is, as lag is measured by it."""
+    """Whether the labels' `names` include a table. They always include VENUS's own heartbeat, which measures lag."""
     known = (table.lower(), f"{namespace}.{table}".lower())
     return is_heartbeat(namespace, table) or any(name.lower() in known for name in names)

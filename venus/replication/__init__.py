@@ -1,1 +1,1 @@
-"""How brokers agree: terms, the in-sync set, elections. Pure: `step(event, now) -> effects`, no thread, no socket."""
+"""Replication: terms, the in-sync set, elections. Pure: `step(event, now) -> effects`, no thread, no socket."""

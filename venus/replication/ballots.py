@@ -1,4 +1,4 @@
-"""How an election is run by one of the brokers; whoever runs it, the coordinator's compare-and-swap decides."""
+"""Elections that a replica runs. Several replicas may run one; the coordinator's compare-and-swap decides."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Election:
     ballots: dict[Member, Ballot] = field(default_factory=dict)
 
 
-#: Behind so many resignations in a row, the time until the next one grows no more.
+#: Number of resignations in a row after which the interval to the next one stops growing.
 _RESIGNED_MAX = 2
-#: A log may be so many terms ahead of the record, where the coordinator was set back to a backup.
+#: Maximum number of terms by which a log may be ahead of the record, if the coordinator was restored from a backup.
 TERMS_MAX = 2**32
 
 
@@ -35,18 +35,18 @@ class Elections:
         self._running: _Election | None = None
         self._wanted_since: float | None = None
         self._not_before = float("-inf")
-        self._resigned = 0  # so often, without an acknowledgement since
+        self._resigned = 0  # number of resignations since the last acknowledgement
         self._stands_back_until = float("-inf")
-        self.stays_until = float("-inf")  # until then this broker does not resign as a leader
+        self.stays_until = float("-inf")  # this leader does not resign before
 
     def end(self) -> None:
-        """Forget the election: there is a leader, or a newer term."""
+        """Cancel the election: there is a leader, or a newer term."""
         self._running = self._wanted_since = None
 
     def stand_back(self, now: float) -> None:
-        """Leave the next term to others: this replica led, and has resigned because it reaches none of its followers.
+        """Leave the next term to others: this replica has resigned because it reaches too few of its followers.
 
-        It resigns ever more rarely while nothing comes of it: the others do not reach each other either.
+        The interval between resignations grows while they have no effect: the others do not reach each other either.
         """
         silence_s = self._patience.silence_s
         self._resigned = min(self._resigned + 1, _RESIGNED_MAX)
@@ -54,21 +54,21 @@ class Elections:
         self.stays_until = now + silence_s * 4.0**self._resigned
 
     def stands_back(self, now: float) -> bool:
-        """Return whether this replica has resigned lately."""
+        """Whether this replica has resigned lately."""
         return now < self._stands_back_until
 
     def record_progress(self) -> None:
-        """Note that this replica has acknowledged something as the leader."""
+        """Record that this replica has acknowledged something as the leader."""
         self._resigned, self.stays_until = 0, float("-inf")
 
     def tick(
         self, known: Leadership, live: Mapping[Member, LiveBroker], own: Ballot | None, now: float
     ) -> list[Effect]:
-        """Begin, go on with or end an election, while nobody leads; `own` None = this replica cannot lead."""
+        """Begin, continue or end an election while there is no leader; `own` None = this replica cannot lead."""
         if self._running is not None:
             return self._decide(known, live, now) if now >= self._running.until else []
         if self._me not in live:
-            return []  # a broker without a lease would not be believed
+            return []  # others ignore a broker without a lease
         asked = election.may_lead(known, live)
         if self.stands_back(now) and asked - {self._me}:
             return []
@@ -84,7 +84,7 @@ class Elections:
         return [*effects, *self._complete(known, live, now)]
 
     def resign(self, known: Leadership, now: float) -> list[Effect]:
-        """Let another one lead: this replica was chosen in an unclean election, and has begun an installation since."""
+        """Give up the leadership: this replica, chosen in an unclean election, has begun an installation since."""
         if known.policy is Policy.CONSISTENCY or now < self._not_before:
             return []
         self._not_before = now + self._patience.election_every_s
@@ -99,12 +99,12 @@ class Elections:
         return [Swap(before=known, after=without_me)]
 
     def came(self, event: BallotCame, known: Leadership, live: Mapping[Member, LiveBroker], now: float) -> list[Effect]:
-        """Take a ballot; the last one ends the election."""
+        """Handle a ballot; the last one ends the election."""
         running = self._running
         if running is None or event.term != running.term or event.ballot.member not in running.asked:
             return []
         if event.ballot.last_term > known.term + TERMS_MAX:
-            return []  # no term could follow it soon
+            return []  # a term this high leaves no room for the next ones
         running.ballots[event.ballot.member] = event.ballot
         return self._complete(known, live, now)
 
@@ -118,13 +118,13 @@ class Elections:
         running, self._running = self._running, None
         assert running is not None
         self._not_before = now + self._patience.election_every_s
-        may_lead = election.may_lead(known, live)  # asked again: it may have changed since
+        may_lead = election.may_lead(known, live)  # checked again: it may have changed since
         ballots = {member: ballot for member, ballot in running.ballots.items() if member in may_lead}
         chosen = election.choose(known, ballots, live)
         return [] if chosen is None else [Swap(before=known, after=chosen)]
 
     def _turn(self, known: Leadership, live: Mapping[Member, LiveBroker]) -> int:
-        """Let one broker begin after the other, so that they do not run against each other each time."""
+        """Return the position of this broker in the order of elections, so that brokers do not start them together."""
         order = sorted(
             (broker.draining, broker.priority, member)
             for member, broker in live.items()

@@ -1,6 +1,6 @@
-"""Where brokers agree: compare-and-swap and leases, nothing else.
+"""Interface of the coordinator: compare-and-swap and leases, nothing else.
 
-Correctness rests on `swap` alone. A watch is a hint to read again; what was read may be old when it arrives.
+Correctness rests on `swap` alone. A watch is a hint to read again; a result may be old when it arrives.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from venus.replication.records import Leadership, LiveBroker
 
 
 class Coordinator(Protocol):
-    """Blocking calls, each with a time limit; from any thread. All raise Unavailable when nobody answers.
+    """Blocking calls with a time limit, from any thread. All raise Unavailable without an answer.
 
-    A `swap` that raises may have happened all the same: whoever called reads again.
+    A `swap` that raises may have been carried out: the caller reads again.
     """
 
     def register(self, broker: LiveBroker) -> None:
-        """Say that this broker lives, under a lease; call again to change what it says. Raises Refused.
+        """Register this broker under a lease; call it again to change the description.
 
-        Refused: another living broker has this id, with another store or address.
+        Raises Refused if another living broker has this id, with another store or address.
         """
 
     def refresh(self) -> bool:
-        """Renew the lease; False = it has ended, `register` again."""
+        """Renew the lease; False = it has ended: call `register` again."""
 
     @property
     def lease(self) -> int:
-        """Which lease this broker has: another number is another one, before which there may have been none."""
+        """Id of this broker's lease. After a change of the id there may have been a time without a lease."""
 
     def leave(self) -> None:
-        """End the lease now: the broker stops cleanly."""
+        """Revoke the lease: the broker stops cleanly."""
 
     def brokers(self) -> tuple[LiveBroker, ...]:
         """Return the brokers whose leases have not ended."""
 
     def drain(self, broker: str, *, draining: bool) -> None:
-        """Mark a broker as draining, or take the mark away; it stands whether the broker lives or not."""
+        """Set or remove the draining mark of a broker; the mark is independent of its lease."""
 
     def drained(self) -> frozenset[str]:
-        """Return the brokers that are marked."""
+        """Return the brokers with a draining mark."""
 
     def note(self, store: str, sequence: int) -> None:
-        """Remember that a store has had a write on disk; what was remembered never falls."""
+        """Store the newest durable write of a store; the stored number never decreases."""
 
     def noted(self, store: str) -> int:
-        """Return the newest write that a store is remembered to have had; 0 = nothing is.
+        """Return the newest known durable write of a store; 0 = none is known.
 
-        A store that comes back without it was set back: it is another one than the in-sync sets mean.
+        A store without that write was restored from a backup: the in-sync sets do not mean it.
         """
 
     def leaderships(self) -> tuple[Leadership, ...]:
@@ -56,10 +56,10 @@ class Coordinator(Protocol):
 
     @property
     def invalid(self) -> tuple[str, ...]:
-        """What is wrong with records that could not be used when they were listed last: each costs itself alone."""
+        """Problems of records that were unusable at the last listing; an unusable record does not affect the others."""
 
     def read(self, business: str) -> Leadership | None:
-        """Return one business; None = the cluster does not know it."""
+        """Return the record of a business; None = the cluster does not know it."""
 
     def create(self, leadership: Leadership) -> Leadership | None:
         """Store a new business; return it with its version, None if there is one already.
@@ -68,23 +68,23 @@ class Coordinator(Protocol):
         """
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
-        """Replace `before` by `after`; return it with its version, None if `before` is not current any more."""
+        """Replace `before` by `after`; return it with its version, None if `before` is no longer current."""
 
     def remove(self, leadership: Leadership) -> bool:
-        """Remove a business that was forgotten; False if `leadership` is not current any more.
+        """Remove a business that was forgotten; False if `leadership` is no longer current.
 
-        Its term is remembered: a later business of this name is created with a higher one, so that what somebody may
-        still have of the old one is never taken for entries of the new one.
+        Its term is kept: a later business of this name begins with a higher one, so that entries of the old one, which
+        brokers may still have, are never mistaken for those of the new one.
         """
 
     def forgotten(self, business: str) -> int:
-        """Return the last term of a business of this name that was forgotten; 0 = none ever was, as far as is known.
+        """Return the last term of a business of this name that was forgotten; 0 = none is known.
 
-        What somebody has of that term, or an older one, is removed: a record that cannot be read was not forgotten.
+        Brokers remove their data of that term or an older one. A record that cannot be read was not forgotten.
         """
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed`, from any thread, when something may have changed. Best effort."""
 
     def close(self) -> None:
-        """Let every connection go."""
+        """Close every connection."""

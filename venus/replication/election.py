@@ -1,7 +1,6 @@
-"""Who leads next (VENUS 3.1; Tensor IV-C; broker.md 2.11): a choice among those who have everything.
+"""Choice of the next leader among the complete replicas (VENUS 3.1; Tensor IV-C; broker.md 2.11).
 
-Health only breaks ties inside the set: excluding the sub-healthy first, as Tensor does, lost acknowledged writes in 550
-of 3,000 histories.
+Health only breaks ties inside the set: excluding sub-healthy brokers first, as Tensor does, loses acknowledged writes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballot:
-    """What a replica says of itself."""
+    """State of a replica's log on disk, as a candidate reports it."""
 
     member: Member
     last_term: int
@@ -24,7 +23,7 @@ class Ballot:
 
 
 def may_lead(known: Leadership, live: Iterable[Member]) -> frozenset[Member]:
-    """Return whom to ask for ballots; empty = nobody may lead now."""
+    """Return the members to request ballots from; empty = no member may lead now."""
     living = frozenset(live)
     clean = known.candidates & living
     if clean or known.policy is Policy.CONSISTENCY:
@@ -33,12 +32,12 @@ def may_lead(known: Leadership, live: Iterable[Member]) -> frozenset[Member]:
 
 
 def hindrance(known: Leadership, live: Iterable[Member]) -> str:
-    """Say why nothing can be written until a broker comes back; empty = those who live may go on by themselves."""
+    """Return why writes are refused until a broker returns; empty = the living brokers can accept them."""
     living = frozenset(live)
     leads = known.leader is not None and known.leader in living
     if not leads and not may_lead(known, living):
         missing = ", ".join(sorted({member.broker for member in known.candidates}))
-        return f"no broker leads, and none of those that have everything is alive: {missing}"
+        return f"no broker leads, and no complete replica is alive: {missing}"
     able = sum(member.broker in known.replicas or member == known.leader for member in living)
     if able < known.min_in_sync:
         return f"{able} of {len(known.replicas)} replicas are alive, {known.min_in_sync} are needed"
@@ -46,7 +45,7 @@ def hindrance(known: Leadership, live: Iterable[Member]) -> str:
 
 
 def choose(known: Leadership, ballots: Mapping[Member, Ballot], live: Mapping[Member, LiveBroker]) -> Leadership | None:
-    """Return the leadership of the next term, None while nobody may lead."""
+    """Return the leadership of the next term; None = no member may lead."""
     clean = [ballots[member] for member in known.candidates if member in ballots]
     if clean:
         chosen = min(clean, key=lambda ballot: _clean_order(ballot, live[ballot.member]))
@@ -54,10 +53,10 @@ def choose(known: Leadership, ballots: Mapping[Member, Ballot], live: Mapping[Me
         chosen = min(ballots.values(), key=lambda ballot: _unclean_order(ballot, live[ballot.member]))
     else:
         return None
-    # above every term that a log has: the record of one may be lost, where the coordinator was set back to a backup
+    # above the terms of all logs: records may be lost if the coordinator was restored from a backup
     term = max([known.term, *(ballot.last_term for ballot in ballots.values())]) + 1
     rest = frozenset[Member]()
-    if clean and known.min_in_sync > 1:  # alone it acknowledges nothing, so whoever had everything still has
+    if clean and known.min_in_sync > 1:  # a leader alone acknowledges nothing, so the others stay complete
         rest = known.candidates - {chosen.member}
     return replace(
         known,

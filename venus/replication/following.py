@@ -1,4 +1,4 @@
-"""A replica that follows: it fetches, appends, truncates where its log is no prefix of the leader's."""
+"""Role of a follower: it fetches, appends, and truncates its log where it differs from the leader's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from venus.replication.records import Leadership, Member
 
 
 class Following:
-    """One fetch is under way at a time, and none while the log changes: a fetch says what is on this disk."""
+    """State of a follower. At most one fetch is open, and none while the log changes: a fetch reports this disk."""
 
     def __init__(self, position: Position, leader: Member, known: Leadership, patience: Patience) -> None:
         self.leader = leader
@@ -30,40 +30,40 @@ class Following:
         self._version = known.version
         self._position = position
         self._patience = patience
-        self._asked_at: float | None = None  # when the fetch under way was sent
+        self._asked_at: float | None = None  # when the open fetch was sent
 
     def begin(self, now: float) -> list[Effect]:
-        """Ask for what follows our log; go on with an installation that another leader had begun."""
+        """Fetch what follows the log, or continue an installation that another leader's term had begun."""
         if not self._position.whole:
             return self._reinstall("an installation was interrupted")
         return self._fetch(now)
 
     def taken_up(self, known: Leadership, now: float, *, counts: bool) -> list[Effect]:
-        """Go on with a newer record of the same term; whoever does not count yet tells the leader that it knows it."""
+        """Handle a newer record of the same term. A follower that is not in sync reports its version to the leader."""
         self._version = known.version
         return [] if counts or self._asked_at is None else self._fetch(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Repeat a fetch that nobody answers."""
+        """Repeat a fetch without a reply."""
         if self._asked_at is None or now - self._asked_at > self._patience.fetch_s:
             return self._fetch(now)
         return []
 
     def log_changed(self, now: float) -> list[Effect]:
-        """Go on once what was wanted of the log is done."""
+        """Continue once the orders to the log are executed."""
         return self._fetch(now) if self._asked_at is None else []
 
     def answered(self, event: Answered, now: float) -> list[Effect]:
-        """Take an answer of the leader; one of another leader or term, or to an earlier fetch, is stale."""
+        """Handle a reply of the leader; one of another leader or term, or to an earlier fetch, is stale."""
         if event.leader != self.leader or not self._ready:
             return []
         match event.answer:
             case None:
-                self._asked_at = None  # with the next tick
+                self._asked_at = None  # the next tick repeats it
                 return []
             case NotLeading(term=term):
                 patience = self._patience
-                # soon if it will hear that it leads; else when the fetch would have timed out, or the record changes
+                # soon if that broker will learn that it leads; else after the timeout, or when the record changes
                 self._asked_at = now - patience.fetch_s + patience.idle_s if term < self.term else now
                 return [Read()]
             case Entries() | Diverge() | Trimmed() if event.answer.term != self.term:
@@ -82,9 +82,9 @@ class Following:
     def _append(self, answer: Entries, now: float) -> list[Effect]:
         position = self._position
         if answer.first != position.end:
-            return []  # an answer to an earlier fetch
+            return []  # a reply to an earlier fetch
         effects: list[Effect] = []
-        # What is below the first entry of this answer is on this disk, and equal to the leader's.
+        # Entries before the first one of this reply are on this disk, and equal to the leader's.
         high = min(answer.high, answer.first - 1)
         if high > position.high:
             position.high = high
@@ -97,7 +97,7 @@ class Following:
     def _truncate(self, answer: Diverge) -> list[Effect]:
         position = self._position
         if (answer.index, answer.last_term) != (position.end, position.last_term):
-            return []  # an answer to an earlier fetch: the log has changed since
+            return []  # a reply to an earlier fetch: the log has changed since
         end = terms.truncation(position.terms, position.end, answer.known_term, answer.end)
         if end <= position.high:
             return self._reinstall(
@@ -109,18 +109,18 @@ class Following:
 
     def _trimmed(self, answer: Trimmed) -> list[Effect]:
         if answer.start <= self._position.end:
-            return []  # an answer to an earlier fetch
+            return []  # a reply to an earlier fetch
         return self._reinstall(f"its log starts at entry {answer.start}, ours ends before that")
 
     def _reinstall(self, reason: str, *, diverged: bool = False) -> list[Effect]:
-        self._position.whole = False  # until Installed
+        self._position.whole = False  # until the Installed event
         self._asked_at = None
         return [Reinstall(leader=self.leader, reason=reason, diverged=diverged)]
 
     def _fetch(self, now: float) -> list[Effect]:
         position = self._position
         if not self._ready:
-            self._asked_at = None  # once the log has settled
+            self._asked_at = None  # sent once the log has settled
             return []
         self._asked_at = now
         index, last_term = position.end, position.last_term

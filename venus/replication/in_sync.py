@@ -1,7 +1,7 @@
-"""Who counts: the high watermark, and how the in-sync set shrinks and grows (PacificA, Kafka, RocketMQ's controller).
+"""In-sync set and high watermark: how the set shrinks and grows (PacificA, Kafka, RocketMQ's controller).
 
-An entry is safe once it is on the disks of every member that may have to lead next. While a change of the in-sync set
-is on its way to the coordinator nobody knows which of the two sets holds, so the entry must be on the disks of both.
+An entry is safe once it is on the disks of every member that may lead next. While a change of the in-sync set is on its
+way to the coordinator, either of the two sets may hold, so the entry must be on the disks of both.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ NEAR_ENTRIES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a follower is, as its leader knows."""
+    """Progress of a follower, as its leader knows it."""
 
     end: int = 0  # the first index that it does not have on disk
-    version: int = 0  # of the record that it knew then
+    version: int = 0  # of the record that it knew at its last fetch
     heard_at: float = 0.0
-    leader_end: int = 0  # of the leader's log when it was heard last
-    caught_up_at: float = 0.0  # when it last had everything that there was at the time
-    moved_at: float = 0.0  # when it last had everything, or more than before
+    leader_end: int = 0  # end of the leader's log at its last fetch
+    caught_up_at: float = 0.0  # when it last had the whole log of that time
+    moved_at: float = 0.0  # when it last had the whole log, or more than before
 
     def heard(self, end: int, version: int, leader_end: int, now: float) -> Progress:
         """Return the progress after a fetch of the follower."""
@@ -55,7 +55,7 @@ def high_watermark(
 ) -> int:
     """Return the newest index that is safe; `before` is what it was, and it never falls.
 
-    `own_end` is the end of what is on the leader's disk; `asked_for` is a change whose answer has not come.
+    `own_end` is the end of what is on the leader's disk; `asked_for` is a change without an answer yet.
     """
     sets = [known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]
     if min(map(len, sets)) < known.min_in_sync:
@@ -68,8 +68,8 @@ def high_watermark(
 def changed(known: Leadership, gone: frozenset[Member], back: frozenset[Member]) -> Leadership:
     """Return the leadership without members that fell behind and with those that have caught up.
 
-    Whoever leaves a set that is then too small still has everything, because nothing is acknowledged from now on. Once
-    the set is large enough again, nobody is remembered: entries are acknowledged without those who left.
+    A member that leaves a set that is then too small stays complete, because nothing is acknowledged from now on. Once
+    the set is large enough again, such members are dropped: entries are acknowledged without them.
     """
     inside = (known.in_sync - gone) | back
     left = frozenset[Member]() if len(inside) >= known.min_in_sync else (known.last_in_sync | gone) - inside
@@ -79,16 +79,16 @@ def changed(known: Leadership, gone: frozenset[Member], back: frozenset[Member])
 def keeping_up(
     followers: Mapping[Member, Progress], waiting: Collection[Member], now: float, lag_s: float
 ) -> frozenset[Member]:
-    """Return the followers that were caught up within `lag_s`; those who wait for the next entry are."""
+    """Return the followers that were caught up within `lag_s`, including those that wait for the next entry."""
     return frozenset(
         member for member, progress in followers.items() if member in waiting or now - progress.caught_up_at <= lag_s
     )
 
 
 def moving(followers: Mapping[Member, Progress], waiting: Collection[Member], since: float) -> frozenset[Member]:
-    """Return the followers that have made progress since a time; those who wait for the next entry have.
+    """Return the followers that have made progress since a time, including those that wait for the next entry.
 
-    A fetch alone is no progress: where answers get lost, the same fetch comes again and again.
+    A fetch alone is no progress: if replies get lost, the same fetch is repeated.
     """
     return frozenset(
         member for member, progress in followers.items() if member in waiting or progress.moved_at >= since
@@ -98,8 +98,8 @@ def moving(followers: Mapping[Member, Progress], waiting: Collection[Member], si
 def is_cut_off(known: Leadership, live: frozenset[Member], moving: frozenset[Member]) -> bool:
     """Whether a leader reaches too few followers, while the living brokers without it could acknowledge.
 
-    One of them has to be known to have everything. Only a broker that reaches the others can tell whether they reach
-    each other, so this is a reason to let them try, and no proof.
+    One of them must be known to be complete. A leader cannot know whether the others reach each other, so True is a
+    reason to let them try, and no proof.
     """
     others = frozenset(member for member in live if member.broker in known.replicas) - {known.leader}
     if len(others & moving) + 1 >= known.min_in_sync or len(others) < known.min_in_sync:
@@ -108,7 +108,7 @@ def is_cut_off(known: Leadership, live: frozenset[Member], moving: frozenset[Mem
 
 
 def fallen_behind(known: Leadership, present: frozenset[Member]) -> frozenset[Member]:
-    """Return the members that are no replica any more, or not `present`: alive and keeping up."""
+    """Return the members that are no longer replicas, or not `present` (alive and keeping up)."""
     return frozenset(
         member
         for member in known.in_sync
@@ -121,8 +121,8 @@ def caught_up(
 ) -> frozenset[Member]:
     """Return followers outside the set that have all that is safe, and the first entry of the leader's term.
 
-    What a follower said before it knew this record does not count: it may have been removed since, with all it had, and
-    be a replica again.
+    Fetches from before the follower knew this record do not count: it may have been removed since, with all its data,
+    and added again.
     """
     return frozenset(
         member
@@ -137,16 +137,16 @@ def caught_up(
 
 
 class Mode(StrEnum):
-    """How a business is replicated now."""
+    """Replication state of a business, derived from the in-sync set and the lag (RocketMQ part 2); for status."""
 
-    SINGLE = "single"  # nobody follows
+    SINGLE = "single"  # no follower
     ASYNC = "async"  # a follower is far behind
     SEMI_SYNC = "semi-sync"  # a follower is about to be in sync
-    SYNC = "sync"  # at least one follower has all that is acknowledged
+    SYNC = "sync"  # at least one follower has everything acknowledged
 
 
 def mode(known: Leadership, followers: Mapping[Member, Progress], end: int) -> tuple[Mode, str]:
-    """Return the state and why."""
+    """Return the replication state and its reason."""
     if len(known.in_sync) > 1:
         return Mode.SYNC, f"{len(known.in_sync)} of {len(known.replicas)} replicas are in sync"
     if not followers:

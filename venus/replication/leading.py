@@ -1,4 +1,4 @@
-"""A replica that leads: it answers fetches, moves the high watermark, keeps the in-sync set, hands over."""
+"""Role of a leader: it replies to fetches, moves the high watermark, maintains the in-sync set, hands over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from venus.replication.records import Leadership, Member, Policy
 
 
 class Leading:
-    """The leader of one term. `followers` is what it knows of the others."""
+    """State of the leader of one term. `followers` has the progress of the others."""
 
     def __init__(
         self,
@@ -42,39 +42,39 @@ class Leading:
         self._position = position
         self._patience = patience
         self._hand_over_until = now
-        self._asked_for: Leadership | None = None  # a change of the record whose answer has not come
+        self._asked_for: Leadership | None = None  # a change of the record without an answer yet
         self._asked_at = now
-        self.confirmed = False  # the record was swapped since the lease began: nobody led between
+        self.confirmed = False  # the record was swapped since the lease began: there was no other leader
         self._asked_confirms = False
-        self._parked: dict[Member, tuple[Fetched, float]] = {}  # fetches with nothing to answer yet
+        self._parked: dict[Member, tuple[Fetched, float]] = {}  # fetches without anything to send yet
         self._early: dict[Member, Fetched] = {}  # fetches from before the log had the first entry of this term
-        self._stays_until = stays_until  # it does not resign before: it has resigned lately
+        self._stays_until = stays_until  # no resignation before: it has resigned lately
         self._ticked_at = self._listens_since = now
-        self._told: dict[Member, int] = {}  # the high watermark that a follower was told last
+        self._sent_high: dict[Member, int] = {}  # the high watermark last sent to each follower
 
     # -- the record ------------------------------------------------------------------------------------------------
 
     def taken_up(self, leadership: Leadership) -> None:
-        """Go on with a newer record of the same term: what was asked for is decided by that."""
+        """Handle a newer record of the same term: it decides an open change."""
         self.known = leadership
         self._asked_for = None
 
     def swapped(self, event: Swapped) -> None:
-        """Note an answer of the coordinator."""
+        """Handle the result of a swap."""
         if event.stored is not None and event.after == self._asked_for and self._asked_confirms:
             self.confirmed = True
 
     def lease_had_ended(self) -> None:
-        """Have the record swapped once more: while there was no lease, others may have begun an unclean election."""
+        """Require one more swap of the record: without a lease, others may have begun an unclean election."""
         self.confirmed = self._asked_confirms = False
 
     def tick(self, live: frozenset[Member] | None, now: float) -> list[Effect]:
-        """Keep the in-sync set, answer those who wait, hand over.
+        """Maintain the in-sync set, reply to waiting followers, hand over.
 
-        A change that may have happened counts until a newer record is seen: the very same one is asked for again.
+        A change without a certain answer counts until a newer record arrives: the same change is requested again.
         """
         if now - self._ticked_at > self._patience.silence_s / 4:
-            self._listens_since = now  # this process has stood still: what followers have sent meanwhile comes now
+            self._listens_since = now  # the process was suspended: fetches sent meanwhile arrive now
         self._ticked_at = now
         if self.handing_over is not None and now > self._hand_over_until:
             self.handing_over = None
@@ -97,7 +97,7 @@ class Leading:
         successor = self.handing_over
         if successor is not None and successor in known.in_sync and self._has_all(successor):
             return replace(known, term=known.term + 1, leader=successor)
-        waiting = [who for who, (event, _) in self._parked.items() if event.index >= position.end]
+        waiting = [follower for follower, (event, _) in self._parked.items() if event.index >= position.end]
         reached = self._reached(live, waiting, now)
         present = reached & in_sync.keeping_up(self.followers, waiting, now, self._patience.lag_s)
         if now >= self._stays_until and in_sync.is_cut_off(known, live, reached):
@@ -110,20 +110,20 @@ class Leading:
         return in_sync.changed(known, gone, back)
 
     def _reached(self, live: frozenset[Member], waiting: list[Member], now: float) -> frozenset[Member]:
-        """Return the living that are not silent; until this leader has listened for long enough, none is."""
+        """Return the living members that are not silent; all of them until this leader has listened for long enough."""
         since = now - self._patience.silence_s
         if since <= self._listens_since:
             return live
         return live & in_sync.moving(self.followers, waiting, since)
 
     def hand_over(self, to: Member, now: float) -> list[Effect]:
-        """Take no more proposals; the successor leads once it has everything, or it is given up after a while."""
+        """Accept no more proposals. The successor leads once it has everything, or the hand-over is cancelled."""
         self.handing_over = to
         self._hand_over_until = now + self._patience.hand_over_s
         return self._answer_parked(now)
 
     def _leave_if_removed(self, now: float) -> None:
-        """Hand over if this broker shall not have a replica any more, as soon as another one can lead."""
+        """Hand over if this broker's replica was removed, as soon as another one can lead."""
         known, replicas = self.known, self.known.replicas
         if known.leader is None or known.leader.broker in replicas:
             return
@@ -140,7 +140,7 @@ class Leading:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether the log has the first entry of this term: whatever it was told before has been done by then."""
+        """Whether the log has the first entry of this term: all earlier orders to it are executed by then."""
         return self._position.terms.newest == self.known.term
 
     # -- the log ---------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Leading:
         return [Advance(high=high), *self._answer_parked(now)]
 
     def log_changed(self, now: float) -> list[Effect]:
-        """Send what is new to those who wait for it."""
+        """Send new entries to the followers that wait for them."""
         effects: list[Effect] = []
         if self._early and self._has_begun:
             early, self._early = self._early, {}
@@ -167,36 +167,36 @@ class Leading:
         return [*effects, *self._answer_parked(now)]
 
     def fetched(self, event: Fetched, now: float) -> list[Effect]:
-        """Take a follower's word about its disk, and answer it now or when there is something to say."""
-        position, who = self._position, event.follower
+        """Handle a fetch: record the follower's progress, and reply now or when there is something to send."""
+        position, follower = self._position, event.follower
         if not self._has_begun:
-            self._early[who] = event
+            self._early[follower] = event
             return []
         if event.index < position.start:
-            return [Reply(to=who, answer=Trimmed(term=self.known.term, start=position.start))]
+            return [Reply(to=follower, answer=Trimmed(term=self.known.term, start=position.start))]
         parted = terms.known_end(position.terms, position.end, event.index, event.last_term)
         if parted is not None:
             known_term, end = parted
             answer = Diverge(
                 term=self.known.term, index=event.index, last_term=event.last_term, known_term=known_term, end=end
             )
-            return [Reply(to=who, answer=answer)]
-        before = self.followers.get(who, Progress())
+            return [Reply(to=follower, answer=answer)]
+        before = self.followers.get(follower, Progress())
         if event.version < before.version:
-            return []  # it was overtaken
-        self.followers[who] = before.heard(event.index, event.version, position.end, now)
-        _, since = self._parked.get(who, (event, now))  # whoever repeats a fetch does not begin to wait again
-        self._parked[who] = (event, since)
+            return []  # a newer fetch has overtaken it
+        self.followers[follower] = before.heard(event.index, event.version, position.end, now)
+        _, since = self._parked.get(follower, (event, now))  # a repeated fetch does not restart the wait
+        self._parked[follower] = (event, since)
         return self._answer_parked(now)
 
     def _answer_parked(self, now: float) -> list[Effect]:
         high, effects = self._position.high, []
-        for who, (event, since) in list(self._parked.items()):
-            news = event.index < self._position.end or self._told.get(who, 0) < high
+        for follower, (event, since) in list(self._parked.items()):
+            news = event.index < self._position.end or self._sent_high.get(follower, 0) < high
             if news or now - since >= self._patience.idle_s:
-                del self._parked[who]
-                if since < now:  # it waited with everything there was, until now
-                    self.followers[who] = self.followers[who].waited(now)
-                self._told[who] = high
-                effects.append(Reply(to=who, answer=Entries(term=self.known.term, first=event.index, high=high)))
+                del self._parked[follower]
+                if since < now:  # it was caught up while it waited
+                    self.followers[follower] = self.followers[follower].waited(now)
+                self._sent_high[follower] = high
+                effects.append(Reply(to=follower, answer=Entries(term=self.known.term, first=event.index, high=high)))
         return list[Effect](effects)

@@ -1,4 +1,4 @@
-"""What a replica is told (events) and what it wants done (effects); the two ends of `Replica.step`."""
+"""Events and effects of `Replica.step`: its inputs, and what the host has to carry out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from venus.replication.election import Ballot
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.terms import TermCache
 
-# -- what a leader answers to a fetch ------------------------------------------------------------------------------
+# -- replies of a leader to a fetch --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """Stored entries from `first` on, as many as there are (none = nothing new), and the high watermark."""
+    """Stored entries from `first` on (none = nothing new), and the high watermark."""
 
     term: int
     first: int
@@ -27,7 +27,7 @@ class Entries:
 class Diverge:
     """The follower's log is no prefix of the leader's.
 
-    `index` and `last_term` are those of the fetch: an answer that comes late must not cut a log that has changed since.
+    `index` and `last_term` are those of the fetch: a late reply must not truncate a log that has changed since.
     `known_term` is the leader's newest term that is not above `last_term`; its entries end at `end`.
     """
 
@@ -40,7 +40,7 @@ class Diverge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trimmed:
-    """The leader's log starts behind what the follower needs: it has to install the full data."""
+    """The leader's log starts after what the follower needs: the follower must install the full data."""
 
     term: int
     start: int
@@ -48,14 +48,14 @@ class Trimmed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotLeading:
-    """The one who was asked does not lead in the term of the fetch; `term` is the newest that it knows."""
+    """The receiver does not lead in the term of the fetch; `term` is the newest one that it knows."""
 
     term: int
 
 
 Answer: TypeAlias = Entries | Diverge | Trimmed | NotLeading
 
-#: Until when the lease of a broker holds that has none.
+#: Deadline of a broker without a lease.
 NO_LEASE = float("-inf")
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -63,14 +63,14 @@ NO_LEASE = float("-inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The record of the business, as it was read from the coordinator; it may be old."""
+    """The record of the business was read from the coordinator; it may be old."""
 
     leadership: Leadership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Living:
-    """The brokers whose leases have not ended, as they were read from the coordinator."""
+    """The brokers with a lease were read from the coordinator."""
 
     brokers: Mapping[Member, LiveBroker]
 
@@ -79,7 +79,7 @@ class Living:
 class Leased:
     """The lease of this broker holds until `until`, counted from before its refresh was sent; NO_LEASE = it has ended.
 
-    That is said also by a broker with a new lease: its clock need not show that there was none in between.
+    It is also sent before a new lease: the broker's clock need not show that there was none in between.
     """
 
     until: float
@@ -87,9 +87,9 @@ class Leased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChanged:
-    """The log as it is now: entries from `start` to `end`, those below `durable_end` on disk.
+    """State of the log: entries from `start` to `end`, those below `durable_end` on disk.
 
-    `done` is the `order` of the newest Append or Truncate that was carried out or given up; 0 = none.
+    `done` is the `order` of the newest Append or Truncate that was executed or dropped; 0 = none.
     """
 
     start: int
@@ -101,16 +101,16 @@ class LogChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """The full data of a leader is installed, and the log begins behind it: everything below `log.end` is applied."""
+    """The full data of a leader is installed, and the log begins after it: everything below `log.end` is applied."""
 
     log: LogChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A follower asks for entries from `index` on; the one before it, of `last_term`, is on its disk.
+    """A follower fetches entries from `index` on; the one before it, of `last_term`, is on its disk.
 
-    `version` is that of the record which the follower knew then.
+    `version` is that of the follower's record.
     """
 
     follower: Member
@@ -122,7 +122,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The leader's answer to our fetch; None = the line broke, or it took too long."""
+    """The leader's reply to a fetch of this replica; None = the connection broke or timed out."""
 
     leader: Member
     answer: Answer | None
@@ -130,7 +130,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BallotAsked:
-    """Somebody runs an election for `term`."""
+    """Another broker runs an election for `term`."""
 
     by: Member
     term: int
@@ -146,7 +146,7 @@ class BallotCame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swapped:
-    """The coordinator's answer: `stored`, or refused (None); `certain` False = it may have happened."""
+    """Result of a swap: the record `stored`, None = refused; `certain` False = it may have been carried out."""
 
     before: Leadership
     after: Leadership
@@ -156,7 +156,7 @@ class Swapped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Let another member lead, without a refused acknowledgement."""
+    """Hand the leadership over to another member without a failed acknowledgement."""
 
     to: Member
 
@@ -186,7 +186,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """Ask the leader for entries; its answer, or the lack of one, comes back as Answered."""
+    """Fetch entries of the leader; its reply, or the lack of one, returns as Answered."""
 
     to: Member
     term: int
@@ -197,7 +197,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Answer a follower's fetch. For Entries, put in what the log has from `first` on, as far as one frame goes."""
+    """Reply to a follower's fetch. The host adds the entries from `first` on that fit into a frame to Entries."""
 
     to: Member
     answer: Answer
@@ -205,10 +205,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Append stored entries at `first`, check each, have them on disk; LogChanged comes back.
+    """Append stored entries at `first`, verify each, make them durable; LogChanged returns.
 
-    Nothing is done, but for LogChanged, if the log ends elsewhere by now, or if an entry's seal is broken. Orders to
-    the log are carried out one after the other; LogChanged says which was the newest.
+    Only LogChanged follows if the log ends elsewhere by now, or if an entry's seal is broken. Orders to the log are
+    executed one after the other; LogChanged names the newest.
     """
 
     order: int
@@ -218,7 +218,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """Take back every entry from `end` on; LogChanged comes back."""
+    """Remove every entry from `end` on; LogChanged returns."""
 
     order: int
     end: int
@@ -233,24 +233,24 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
-    """Lead from now on: append an entry that begins `term`, then whatever is proposed."""
+    """Start to lead: append the entry that begins `term`, then proposals."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
-    """Do not lead any more: refuse what is proposed and whoever waits for the high watermark."""
+    """Stop leading: reject proposals, and fail requests that wait for the high watermark."""
 
-    leader: Member | None  # who does, as far as is known
+    leader: Member | None  # the new leader, None = unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reinstall:
-    """The log cannot be followed from here: begin again with the leader's full data; Installed comes back.
+    """The replica cannot follow from its log: install the leader's full data; Installed returns.
 
-    Tried again until it has been done, or until another Reinstall names another leader. From the first change to the
-    store until the last one is on disk, a process that starts says `whole=False` of its position.
+    The host retries until it succeeds, or until another Reinstall names another leader. From the first change of the
+    store until the last one is durable, a process that starts reports `whole=False` in its position.
     """
 
     leader: Member
@@ -260,7 +260,7 @@ class Reinstall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """Ask the coordinator to replace `before` by `after`; Swapped comes back."""
+    """Ask the coordinator to replace `before` by `after`; Swapped returns."""
 
     before: Leadership
     after: Leadership
@@ -268,12 +268,12 @@ class Swap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Read the record of the business and the living brokers; Seen and Living come back."""
+    """Read the record of the business and the living brokers; Seen and Living return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskBallot:
-    """Ask a replica for its ballot."""
+    """Request a ballot from a replica."""
 
     to: Member
     term: int
@@ -281,7 +281,7 @@ class AskBallot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveBallot:
-    """Answer who runs an election."""
+    """Send a ballot to the broker that runs an election."""
 
     to: Member
     term: int

@@ -1,4 +1,4 @@
-"""Where the log of a replica stands, as its state machine knows it."""
+"""Position of a replica's log, as its state machine knows it, and the time limits of replicas."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from venus.replication.terms import TermCache
 
 @dataclass(slots=True, kw_only=True)
 class Position:
-    """`high` < `durable_end` <= `end`, but for moments in which the log is ahead of what was said here.
+    """Position of a log: `high` < `durable_end` <= `end`, except while the log is ahead of this copy.
 
-    `whole` = no installation of the full data has begun without having ended.
+    `whole` = no installation of the full data is unfinished.
     """
 
     start: int = 1
@@ -21,12 +21,12 @@ class Position:
     terms: TermCache = field(default_factory=TermCache)
     high: int = 0
     whole: bool = True
-    ordered: int = 0  # the order of the newest Append or Truncate that was wanted of the log
-    done: int = 0  # the newest that was carried out
+    ordered: int = 0  # the order of the newest Append or Truncate sent to the log
+    done: int = 0  # the newest executed order
 
     @property
     def settled(self) -> bool:
-        """Whether what is known of the log is on disk, and nothing is about to change it."""
+        """Whether the known log is on disk, and no order is about to change it."""
         return self.done == self.ordered and self.durable_end == self.end
 
     @property
@@ -35,26 +35,26 @@ class Position:
         return self.terms.of(self.end - 1)
 
     def next_order(self) -> int:
-        """Return the number of another order to the log."""
+        """Return the number of the next order to the log."""
         self.ordered += 1
         return self.ordered
 
     def changed(self, event: LogChanged) -> None:
-        """Take up what the log says of itself."""
+        """Update the position from the log."""
         self.start, self.end, self.durable_end, self.terms = event.start, event.end, event.durable_end, event.terms
         self.done = max(self.done, event.done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Safety depends on none of these."""
+    """Time limits in seconds, for a local network. Safety depends on none of them."""
 
-    lag_s: float = 10.0  # a follower that was not caught up for so long leaves the in-sync set
-    idle_s: float = 0.5  # a fetch is answered after so long, even if there is nothing new
+    lag_s: float = 10.0  # a follower that was not caught up for this long leaves the in-sync set
+    idle_s: float = 0.5  # a fetch gets a reply after this time, even without anything new
     ballot_s: float = 0.5  # how long an election waits for ballots
-    election_every_s: float = 1.0  # before the next try
-    turn_s: float = 0.3  # how much later each further broker begins an election
-    hand_over_s: float = 3.0  # a hand-over that takes longer is given up
-    silent_s: float = 4.0  # a write that waits for a follower which says nothing is refused
-    silence_s: float = 5.0  # a follower that has made no progress for so long counts as unreachable
-    fetch_s: float = 3.0  # a fetch without an answer is repeated
+    election_every_s: float = 1.0  # interval between attempts
+    turn_s: float = 0.3  # delay between the brokers' attempts to begin an election
+    hand_over_s: float = 3.0  # a hand-over that takes longer is cancelled
+    silent_s: float = 4.0  # a write that waits longer for a silent follower is refused
+    silence_s: float = 5.0  # a follower without progress for this long counts as unreachable
+    fetch_s: float = 3.0  # a fetch without a reply is repeated

@@ -1,4 +1,4 @@
-"""What the coordinator keeps: which brokers live, and who leads each business (VENUS 3.1; RocketMQ part 2)."""
+"""Records at the coordinator: living brokers, and the leadership of each business (VENUS 3.1; RocketMQ part 2)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from venus.network.scheduling import Load
 
 
 class Policy(StrEnum):
-    """What a business does when too few of its replicas are there (VENUS 3.1)."""
+    """Behaviour of a business with too few replicas (VENUS 3.1)."""
 
     CONSISTENCY = "consistency"  # refuses writes; nothing that was acknowledged is ever lost
-    AVAILABILITY = "availability"  # goes on with whoever lives; what may be lost is named
+    AVAILABILITY = "availability"  # continues with the living brokers; possible losses are recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Member:
-    """A broker with the store that it has: a broker that comes back with an empty disk is another member."""
+    """A broker with its store: a broker that returns with an empty disk is another member."""
 
     broker: str
     store: str
@@ -29,11 +29,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installing:
-    """How far the installation of a replica has come, as its broker says."""
+    """Progress of an installation, as its broker reports it."""
 
     business: str
-    leader: str  # the broker whose copy it is
-    records: int  # that have come, those of an interrupted attempt included
+    leader: str  # the broker that provides the copy
+    records: int  # received, including those of an interrupted attempt
     records_expected: int  # about; 0 = not known yet
     nbytes: int
     bytes_per_s: int
@@ -42,27 +42,27 @@ class Installing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBroker:
-    """What a broker says of itself, under a lease that it refreshes."""
+    """Description of a broker, under a lease that it refreshes."""
 
     member: Member
     address: str  # HOST:PORT of its gRPC listener
     site: str = ""
-    priority: int = 0  # the lower, the sooner it is chosen, among equals
-    draining: bool = False  # it is about to leave: nothing new is placed on it, it leads only if nobody else can
+    priority: int = 0  # among equals, the broker with the lowest is chosen
+    draining: bool = False  # it is about to leave: it gets nothing new, and leads only if no other broker can
     version: str = ""
-    unhealthy: str = ""  # why others should rather lead; empty = it is healthy
+    unhealthy: str = ""  # why others should lead instead; empty = healthy
     installing: tuple[Installing, ...] = ()
-    load: Load | None = None  # None = it does not say
-    businesses: int = 0  # of which it has a replica
-    report: int = 0  # goes up with each word about its load
+    load: Load | None = None  # None = not reported
+    businesses: int = 0  # number of its replicas
+    report: int = 0  # number of the load report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossWindow:
-    """What an unclean election may have lost, until it is closed: offsets from `first_offset` to below `end_offset`.
+    """Possible loss of an unclean election, until it is closed: offsets from `first_offset` to below `end_offset`.
 
-    -1 = the end is not known yet: the producer says it, because the source is the record. `verified` are the consumer
-    groups whose targets were compared with the source since, and repaired.
+    -1 = the end is not known yet: the producer reports it, because the source has every change. `verified` are the
+    consumer groups whose targets were compared with the source since, and repaired.
     """
 
     term: int
@@ -87,10 +87,10 @@ class LossWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """Who leads a business. Changed by compare-and-swap on `version` alone.
+    """Leadership of a business. Changed only by compare-and-swap on `version`.
 
-    `in_sync` have everything that was ever acknowledged. While there are fewer of them than `min_in_sync`, nothing is
-    acknowledged, so that those who left last (`last_in_sync`) have everything as well.
+    Members in `in_sync` have everything that was ever acknowledged. While there are fewer of them than `min_in_sync`,
+    nothing is acknowledged, so that the members that left last (`last_in_sync`) are complete as well.
     """
 
     business: str
@@ -98,18 +98,18 @@ class Leadership:
     leader: Member | None
     in_sync: frozenset[Member]
     last_in_sync: frozenset[Member] = frozenset()
-    replicas: tuple[str, ...] = ()  # the brokers that shall have a replica
+    replicas: tuple[str, ...] = ()  # the brokers that should have a replica
     policy: Policy = Policy.CONSISTENCY
     min_in_sync: int = 1
-    unclean_terms: tuple[int, ...] = ()  # terms whose leader was not known to have everything, until that is closed
-    losses: tuple[LossWindow, ...] = ()  # what they may have lost, as far as it is known
-    successor: str = ""  # the broker that shall lead; the leader tries it once, and takes the wish back
-    leaving: tuple[str, ...] = ()  # replicas that the leader takes away once all others are in sync
-    replicas_wanted: int = 0  # how many brokers shall have a replica; 0 = as many as [cluster] of its leader says
-    min_in_sync_wanted: int = 0  # `min_in_sync` becomes this once so many are in sync; 0 = it stays
-    version: int = field(default=0, compare=False)  # what the coordinator compares; 0 = never stored
+    unclean_terms: tuple[int, ...] = ()  # terms whose leader was not known to be complete, until closed
+    losses: tuple[LossWindow, ...] = ()  # their known possible losses
+    successor: str = ""  # the broker requested as leader; the leader tries once and clears it
+    leaving: tuple[str, ...] = ()  # replicas that the leader removes once all others are in sync
+    replicas_wanted: int = 0  # wanted number of replicas; 0 = as in [cluster] of its leader
+    min_in_sync_wanted: int = 0  # `min_in_sync` is raised to this once so many are in sync; 0 = it stays
+    version: int = field(default=0, compare=False)  # compared by the coordinator; 0 = never stored
 
     @property
     def candidates(self) -> frozenset[Member]:
-        """Whoever may lead and is known to have everything that was acknowledged."""
+        """The members that may lead and are known to have everything that was acknowledged."""
         return self.in_sync if len(self.in_sync) >= self.min_in_sync else self.in_sync | self.last_in_sync

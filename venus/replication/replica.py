@@ -1,17 +1,17 @@
-"""One replica of one business: `step(event, now) -> effects` (network.md 2; broker.md 2.10, 2.11).
+"""State machine of one replica of one business: `step(event, now) -> effects` (network.md 2; broker.md 2.10, 2.11).
 
-Leading and following are two states of one machine, each with a file of its own; this one dispatches, takes up what
-the coordinator says, and runs elections. Deterministic: no clock, no thread, no randomness.
+The two roles, leading and following, have a file each. This one dispatches events, handles records of the coordinator,
+and runs elections. Deterministic: no clock, no thread, no randomness.
 
 The rules, each of which the simulation takes out once:
 
-1. A record of the coordinator that is older than the one known is ignored.
-2. Who leads was chosen in a term that began after this process did: a leader that restarted needs a new term, because
-   entries that it had sent and not kept may be on other disks.
-3. A member is a broker *with its store*: one that lost its disk is not in the in-sync set any more.
+1. A replica ignores a record older than the one it knows.
+2. A replica leads only in a term that began after its process did: a restarted leader needs a new term, because other
+   disks may have entries that it had sent but not stored.
+3. A member is a broker *with its store*: one that lost its disk is no longer in the in-sync set.
 
-A ballot promises nothing: whoever leads next had everything that was acknowledged when the record was swapped, and what
-is acknowledged afterwards rests on a fetch of it as well (docs/REPLICATION.md).
+A ballot promises nothing: the next leader had everything that was acknowledged when the record was swapped, and later
+acknowledgements need a fetch of it as well (docs/REPLICATION.md).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _Handler: TypeAlias = Callable[["Replica", Any, float], list[Effect]]
 
 
 class Replica:
-    """The state of one replica. `position` is its log; `high` the newest index that it knows to be safe."""
+    """State of one replica. `position` is that of its log; `high` is the newest index known to be safe."""
 
     def __init__(self, me: Member, position: Position, *, patience: Patience, begins: bool = False) -> None:
         self.me = me
@@ -61,14 +61,16 @@ class Replica:
         self.patience = patience
         self.known: Leadership | None = None
         self.live: dict[Member, LiveBroker] | None = None  # None = never read
-        self._live_is_newer = False  # than the record that is known
+        self._live_is_newer = False  # than the known record
         self.healthy = True
         self.lease_until = NO_LEASE
-        self._floor: int | None = 0 if begins else None  # the newest term that may have been led before this process
+        self._floor: int | None = (
+            0 if begins else None
+        )  # the newest term that may have had a leader before this process
         self._role: Leading | Following | None = None
         self._elections = Elections(me, patience)
 
-    # -- what others ask -------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------------
 
     @property
     def high(self) -> int:
@@ -82,11 +84,11 @@ class Replica:
 
     @property
     def leading(self) -> Leading | None:
-        """What a leader knows of its followers."""
+        """The state of the leader role; None = this replica does not lead."""
         return self._role if isinstance(self._role, Leading) else None
 
     def refusal(self, now: float) -> str:
-        """Say why nothing can be written here now; empty = it can."""
+        """Return why writes are refused here now; empty = they are accepted."""
         if not isinstance(self._role, Leading) or self.known is None:
             return "another broker leads" if self.known and self.known.leader else "no broker leads"
         if self._role.handing_over:
@@ -101,9 +103,9 @@ class Replica:
     # -- the machine -----------------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; return what is to be done, in order."""
-        taken: list[Effect] = _HANDLERS[type(event)](self, event, now)
-        return taken
+        """Handle one event; return the effects to carry out, in order."""
+        effects: list[Effect] = _HANDLERS[type(event)](self, event, now)
+        return effects
 
     def _seen(self, event: Seen, now: float) -> list[Effect]:
         known, leadership = self.known, event.leadership
@@ -148,7 +150,7 @@ class Replica:
 
     def _installed(self, event: Installed, now: float) -> list[Effect]:
         if self.position.whole:
-            return []  # one that was given up
+            return []  # a cancelled installation
         self.position.whole = True
         self.position.high = event.log.end - 1
         return self._log_changed(event.log, now)
@@ -192,7 +194,7 @@ class Replica:
         return [GiveBallot(to=event.by, term=event.term, ballot=self.ballot(now))]
 
     def ballot(self, now: float) -> Ballot:
-        """Say what this replica has on disk."""
+        """Return a ballot with what this replica has on disk."""
         position = self.position
         end = position.durable_end
         return Ballot(
@@ -222,10 +224,10 @@ class Replica:
         return effects
 
     def _may_acknowledge(self, now: float) -> bool:
-        """Whether the lease matters, and holds.
+        """Whether this leader may acknowledge, which needs a valid lease if unclean elections are possible.
 
-        Without unclean elections each acknowledgement rests on every member that could lead next, so a leader that
-        the coordinator cannot hear may go on: whoever leads next follows no more, so nothing is acknowledged then.
+        Without unclean elections each acknowledgement needs every member that could lead next. So a leader that does
+        not reach the coordinator may continue: the next leader stops fetching, and nothing is acknowledged then.
         """
         if not isinstance(self._role, Leading) or self.known is None:
             return False
@@ -243,10 +245,10 @@ class Replica:
         return [*effects, *self._elect(known, now), *self._advance(now)]
 
     def _elect(self, known: Leadership, now: float) -> list[Effect]:
-        """Let somebody lead if nobody does.
+        """Run an election if no living broker leads.
 
-        Who lives must have been read after the record: a leader whose lease had ended has a newer record before it
-        leads again, and an election from what was read before fails.
+        The living brokers must have been read after the record: a leader whose lease had ended has a newer record
+        before it leads again, and an election on an older one fails.
         """
         if self.live is None or not self._live_is_newer:
             return []
@@ -277,9 +279,11 @@ _HANDLERS: dict[type, _Handler] = {
 
 
 def refusal(replica: Replica, now: float, silent_s: float) -> str:
-    """Return why nothing can be written now; empty = it can, or it may still be answered.
+    """Return why a leader refuses writes that wait for a silent follower; empty = it accepts them, or still waits.
 
-    What was proposed stays proposed: it is acknowledged when it is asked for again, once the follower is back.
+    The follower leaves the in-sync set once it has lagged for `lag_s`, if the coordinator accepts that change and
+    enough members are left. Until then writers would wait without an answer. Proposals stay: they are acknowledged
+    when the request is repeated, once the follower is back.
     """
     known, leading, position = replica.known, replica.leading, replica.position
     if known is None or leading is None or leading.handing_over is not None or position.end <= position.high + 1:
@@ -290,10 +294,10 @@ def refusal(replica: Replica, now: float, silent_s: float) -> str:
         if member in known.in_sync and now - max(progress.heard_at, progress.caught_up_at) > silent_s
     ]
     if not silent or len(known.in_sync) - len(silent) >= known.min_in_sync:
-        return ""  # it goes on without them soon
+        return ""  # they leave the in-sync set soon
     names = ", ".join(sorted(silent))
     heard = len(known.in_sync) - len(silent)
     return (
-        f"nothing was heard of {names} for {silent_s:g} s: {heard} of {len(known.replicas)} replicas "
+        f"no answer from {names} for {silent_s:g} s: {heard} of {len(known.replicas)} replicas "
         f"{'are' if heard != 1 else 'is'} in sync without it, {known.min_in_sync} are needed"
     )

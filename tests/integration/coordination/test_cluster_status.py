@@ -99,7 +99,7 @@ def test_a_cluster_whose_brokers_are_all_gone_says_who_must_come_back(cluster: C
 
     out, _ = cluster.venus(code=1)
     assert out.startswith("no broker is alive\n")
-    assert "! main has no leader, and nobody who has everything is alive: start one of a/s-a, b/s-b" in out
+    assert "! main has no leader, and no complete replica is alive: start one of a/s-a, b/s-b" in out
 
 
 def test_a_cluster_that_etcd_does_not_have_is_refused(cluster: Cluster) -> None:

@@ -166,7 +166,7 @@ def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_fro
     error = drive(pulling, line)
 
     assert held.result(WAIT_S)
-    assert "set north is not pulled from any more" in str(error)
+    assert "set north is no longer in use" in str(error)
     assert line.sent > 150
     assert mirrored.business_of(lower).committed.next_offset == line.sent
     assert line.acknowledged[-1] == ("north", line.sent)

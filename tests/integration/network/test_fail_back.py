@@ -154,7 +154,7 @@ def test_a_set_goes_on_at_the_next_set_and_back_to_the_nearest_and_its_consumers
         assert "; not from set north, the nearest, for " in " ".join(capsys.readouterr().out.split())
 
         places.tandem("north")
-        wait_for(lambda: "more without a break are waited for" in places.mirror.not_back)
+        wait_for(lambda: "more without a break are needed" in places.mirror.not_back)
         mirror = places.pulls_from("north")
         assert (mirror.nearest, mirror.not_back, mirror.fills) == ("", "", 1)
         wait_for(lambda: not places.away_alarms())

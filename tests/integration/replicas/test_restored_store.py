@@ -80,7 +80,7 @@ def test_a_replica_from_a_backup_does_not_lead_and_catches_up(tmp_path: Path, et
         shutil.copytree(tmp_path / "backup", tmp_path / restored)
 
         cluster.start(restored)
-        wait_for(lambda: "none of those that have everything is alive" in refusal(cluster, restored), WAIT_S)
+        wait_for(lambda: "no complete replica is alive" in refusal(cluster, restored), WAIT_S)
         for name in set("abc") - {restored}:
             cluster.start(name)
         writer.go_on()

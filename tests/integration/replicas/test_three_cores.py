@@ -83,7 +83,7 @@ def test_a_write_that_waits_for_a_silent_follower_is_refused(tmp_path: Path, mon
         cluster.net.cut = {("a", "b"), ("b", "a")}
         message = producer.next_half(engines.rows(3, 1))
         waiting = leader.core.producers.halves(BUSINESS, producer.epoch, [message])
-        with pytest.raises(Unavailable, match="nothing was heard of b for 2 s: 1 of 2 replicas is in sync without it"):
+        with pytest.raises(Unavailable, match="no answer from b for 2 s: 1 of 2 replicas is in sync without it"):
             waiting.result(engines.WAIT_S)
         cluster.net.cut = set()
         engines.wait_until(leader.leads)

@@ -123,7 +123,7 @@ def test_a_new_home_without_the_role_says_that_it_cannot_tell_the_old_one(sites:
     sites.start("hq")
 
     (said,) = wait_for(lambda: [text for text in sites.alarms("second") if "as well" in text], SURE_S)
-    assert said.startswith(f"set hq at {sites.at['hq']} is a home of main as well: it cannot be told to step down: ")
+    assert said.startswith(f"set hq at {sites.at['hq']} is a home of main as well: it cannot be asked to step down: ")
     assert "second may not use StepDown: role broker or operator is missing" in said
     assert recognised(said)[0].name == "two_homes"
     assert not sites.status("hq").replaced

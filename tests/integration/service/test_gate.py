@@ -78,9 +78,9 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def test_no_group_and_no_load_is_let_in_before_the_cluster_has_been_heard_of(broker: Broker) -> None:
     """Another broker may lead: what a group acknowledged here, nobody would log."""
-    with pytest.raises(NotLeader, match="the cluster has not been heard of yet"):
+    with pytest.raises(NotLeader, match="the cluster's records have not been read yet"):
         broker.gate.consumer(BUSINESS)
-    with pytest.raises(NotLeader, match="the cluster has not been heard of yet"):
+    with pytest.raises(NotLeader, match="the cluster's records have not been read yet"):
         broker.gate.snapshot(BUSINESS, "main/target")
     broker.gate.snapshot(BUSINESS, "")  # a look
     broker.gate.reader(BUSINESS)

@@ -199,7 +199,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
     wait_for(lambda: networks.says(again.address, "waiting").reason)
     assert networks.says(again.address, "waiting").reason == (
         f"the predicates have changed; the full data is taken once the queue above goes past offset {position}, so "
-        "that main/a is told to start over"
+        "that main/a has to start over"
     )
     assert full_data(again.address)[1].keys() == inside(feed, eu).keys()  # it serves what it has
     feed.cut(put(500, "EU", 30), put(501, "EU", 70))
@@ -306,7 +306,7 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
     feed.describe(items())
     feed.cut(put(1, "EU", 20), put(2, "US", 70))
     access = start("access", real.address, where={"main": {"items": EU}})
-    says = "set core is of a version that chooses no rows by [cluster.where]: update it, or remove the predicates"
+    says = "set core has a version without support for [cluster.where]: update it, or remove the predicates"
     with Admin(access.address) as admin:
         if part == "open":
             wait_for(lambda: f"this set mirrors nothing of main: {says}" in admin.status().alarms)

@@ -125,15 +125,15 @@ RULES = (
     _rule(
         "What a set that is tried says costs no full data",
         "mirrors.pulling:Pulling.ended",
-        "self._whom.ended(self.at, error):",
-        "self._whom.ended(self.at, error) and False:",
+        "self._choice.ended(self.at, error):",
+        "self._choice.ended(self.at, error) and False:",
         seed=1,
         invariant="a set that is tried costs no full data",
     ),
     _rule(
         "What a set says that was left meanwhile costs no full data",
         "mirrors.pulling:Pulling.ended",
-        "if self.at is not None and not self._whom.still(self.at):",
+        "if self.at is not None and not self._choice.still(self.at):",
         "if False:",
         seed=906,
         invariant="a set that is tried costs no full data",

@@ -95,7 +95,7 @@ def test_what_replicas_say_has_a_rule() -> None:
         ),
         (["this set was promoted and is the home of main, though [cluster] upstream still"], "home_promoted", ""),
         (["this home was replaced: set second at b:1 has become it"], "home_replaced", ""),
-        (["set hq at a:1 is a home of main as well: it cannot be told to step down: no"], "two_homes", "main"),
+        (["set hq at a:1 is a home of main as well: it cannot be asked to step down: no"], "two_homes", "main"),
         (["a broker at a:1 answers, and may take writes as the former home: denied"], "two_homes", "a:1"),
         (alarms_of(broker_pb2.MirrorStatus(state="waiting", set="home", reason="no")), "mirror_waits", ""),
         (alarms_of(broker_pb2.MirrorStatus(state="refused", set="home", reason="no")), "mirror_refused", ""),

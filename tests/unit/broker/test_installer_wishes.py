@@ -133,5 +133,5 @@ def test_a_disk_that_is_slow_is_waited_for_until_the_broker_stops(monkeypatch: p
     with pytest.raises(TimeoutError, match="its own"):
         installer._wait(failed)
     installer.stop()
-    with pytest.raises(Unavailable, match="the installation was given up"):
+    with pytest.raises(Unavailable, match="the installation was cancelled"):
         installer._wait(never)

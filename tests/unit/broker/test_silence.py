@@ -32,7 +32,7 @@ def test_a_write_that_waits_is_refused_after_a_while() -> None:
     assert refusal(replica, 100.0, 5.0) == ""  # nothing waits
     replica.step(LogChanged(start=1, end=6, durable_end=6, terms=TERMS), 11.0)
     assert refusal(replica, 14.9, 5.0) == ""
-    said = "nothing was heard of b for 5 s: 1 of 3 replicas is in sync without it, 2 are needed"
+    said = "no answer from b for 5 s: 1 of 3 replicas is in sync without it, 2 are needed"
     assert refusal(replica, 15.1, 5.0) == said
     replica.step(Fetched(follower=B, term=1, index=5, last_term=1, version=1), 15.2)
     assert refusal(replica, 15.3, 5.0) == ""

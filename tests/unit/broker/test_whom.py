@@ -35,16 +35,20 @@ def following(**fields: object) -> Mirror:
         (entry(following(state="elsewhere")), Kind.FIT, ""),
         (None, Kind.APART, "it does not have main"),
         (entry(next_offset=102, log_start=102), Kind.FIT, ""),
-        (entry(next_offset=103, log_start=103), Kind.APART, "its queue begins at offset 103, and 102 is the next here"),
+        (
+            entry(next_offset=103, log_start=103),
+            Kind.APART,
+            "its queue begins at offset 103, and this set needs 102 next",
+        ),
         (entry(next_offset=99), Kind.LATE, "it is 1 offsets behind this set"),
         (entry(epoch=6), Kind.APART, "it has a history that the home has left"),
         (entry(following(epoch_at_end=6)), Kind.APART, "it has a history that the home has left"),
-        (entry(following(lag_ms=5500)), Kind.LATE, "it has not had everything for 5.5 s"),
+        (entry(following(lag_ms=5500)), Kind.LATE, "it lags behind by 5.5 s"),
         (entry(following(cut_off="europe")), Kind.CUT_OFF, "it is cut off itself above set europe"),
         (entry(following(state="cut off")), Kind.CUT_OFF, "it is cut off itself"),
         (entry(following(state="filling", reason="trimmed")), Kind.APART, "it is filling: trimmed"),
         (entry(following(state="waiting")), Kind.APART, "it is waiting"),
-        (entry(replication=broker_pb2.ReplicationStatus()), Kind.APART, "nobody leads it there"),
+        (entry(replication=broker_pb2.ReplicationStatus()), Kind.APART, "no broker leads it there"),
         (entry(replication=broker_pb2.ReplicationStatus(leader="b1")), Kind.FIT, ""),
     ],
 )
@@ -65,12 +69,12 @@ def test_who_has_nothing_yet_asks_for_nothing_in_particular() -> None:
 @pytest.mark.parametrize(
     ("kind", "left_s", "why", "do"),
     [
-        (Kind.FIT, 41.0, "it serves again; 41 s more without a break are waited for", "it goes back by itself"),
+        (Kind.FIT, 41.0, "it serves again; 41 s more without a break are needed", "it moves back by itself"),
         (Kind.SILENT, None, "it does not answer: no", "start its brokers, or repair the line"),
         (Kind.CUT_OFF, None, "no", "repair the line above it"),
-        (Kind.LATE, None, "no", "nothing has to be done if it catches up"),
+        (Kind.LATE, None, "no", "no action is needed if it catches up"),
         (Kind.APART, None, "no", "see its `venus status`, and [cluster] upstream here"),
-        (Kind.UNKNOWN, None, "it has not been looked at yet", "it goes back by itself"),
+        (Kind.UNKNOWN, None, "it has not been checked yet", "it moves back by itself"),
     ],
 )
 def test_who_is_away_says_why_and_what_to_do(kind: Kind, left_s: float | None, why: str, do: str) -> None:
@@ -85,7 +89,7 @@ def test_who_is_away_says_why_and_what_to_do(kind: Kind, left_s: float | None, w
 def test_what_was_seen_of_a_set_a_while_ago_is_not_said_of_now() -> None:
     away = Away(at="south", nearest="north", since=5.0, kind=Kind.FIT, why="", looked_at=80.0, left_s=41.0)
 
-    assert why_not_back(away, 84.0) == "it served again 4 s ago; 41 s more without a break are waited for"
+    assert why_not_back(away, 84.0) == "it served again 4 s ago; 41 s more without a break are needed"
 
 
 def test_addresses_of_one_set_belong_together_in_the_place_of_the_first() -> None:

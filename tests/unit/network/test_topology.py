@@ -65,7 +65,7 @@ def test_core_sets_may_pull_from_each_other() -> None:
          "a loop: a pulls from b pulls from c pulls from a; nothing would ever arrive there from a source"),
         ([HQ, tandem("a", 1, upstream=("a",))],
          "a loop: a pulls from a; nothing would ever arrive there from a source"),
-        ([HQ, access("lyon", 2)], "set lyon has level 2, and no set has level 1: there is nobody above to pull from"),
+        ([HQ, access("lyon", 2)], "set lyon has level 2, and no set has level 1: it has no upstream"),
         ([core("hq", upstream=("europe",)), replace(EUROPE, upstream=("x",)), tandem("x", 0)],
          "set hq is a core set and pulls from europe, a tandem set: only core sets may"),
         ([replace(HQ, level=1)], "set hq is a core set of level 1: core sets have level 0"),

@@ -28,8 +28,8 @@ FEW = "1 of 3 replicas are alive, 2 are needed"
         ({A}, FEW),
         ({B}, FEW),
         ({A, D}, FEW),  # d has no replica
-        ({C}, "no broker leads, and none of those that have everything is alive: a, b"),
-        (set(), "no broker leads, and none of those that have everything is alive: a, b"),
+        ({C}, "no broker leads, and no complete replica is alive: a, b"),
+        (set(), "no broker leads, and no complete replica is alive: a, b"),
     ],
 )
 def test_what_stands_in_the_way(live: set[Member], said: str) -> None:

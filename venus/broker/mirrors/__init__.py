@@ -1,1 +1,1 @@
-"""Mirrors: what a broker set pulls from the set above, and where it stands in the network (Minos 3)."""
+"""Mirrors: replication from the upstream broker set, and this set's place in the network (Minos 3)."""

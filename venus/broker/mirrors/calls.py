@@ -1,7 +1,7 @@
-"""What pulling asks of the set above and of its own disk, one call at a time.
+"""Requests that a replication session makes to the upstream set and to its own disk, one at a time.
 
-`pulling.py` yields these and gets each answer, or the error, where it yielded: it decides and never waits. Whoever
-drives it does the waiting: a thread with connections (`puller.py`), or a simulation in virtual time.
+`pulling.py` yields these and receives the answer, or the error, at the same place: it decides and never waits. Its
+driver waits: a thread with connections (`pulls.py`), or a simulation in virtual time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from venus.wire import broker_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSnapshot:
-    """Make a snapshot of the full data above. Answer: broker_pb2.Snapshot."""
+    """Create a snapshot of the upstream set's full data. Answer: broker_pb2.Snapshot."""
 
     lease_s: int
     holder: str
@@ -28,14 +28,14 @@ class OpenSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewSnapshot:
-    """Ask whether a snapshot is still there, and keep it. Answer: broker_pb2.Snapshot; SnapshotExpired = it is not."""
+    """Extend the lease of a snapshot. Answer: broker_pb2.Snapshot; SnapshotExpired if it is gone."""
 
     snapshot_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextChunk:
-    """Read on in a split. Answer: codec.chunk.Chunk; the last one says so. `at` is one object for each split."""
+    """Read the next chunk of a split. Answer: codec.chunk.Chunk; the last has `end`. Each split has one `at`."""
 
     snapshot_id: str
     split: broker_pb2.Split
@@ -44,17 +44,17 @@ class NextChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseSnapshot:
-    """Let a snapshot go. Answer: None."""
+    """Release a snapshot. Answer: None."""
 
     snapshot_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStream:
-    """Read the queue from an offset on, having taken an increment of `epoch` last. Answer: address, and what was said.
+    """Read the queue from `offset` on; the last increment applied here is of `epoch`. Answer: address and Opened.
 
-    Unavailable where an older home than that of `home_term` is followed; Refused where nobody judges by `where`;
-    OtherRows where the rows are others than those that are here by now.
+    Raises Unavailable if the upstream follows an older home than that of `home_term`, Refused if it does not evaluate
+    `where`, OtherRows if its rows are not those that this mirror has.
     """
 
     offset: int
@@ -66,26 +66,26 @@ class OpenStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increments:
-    """Wait for increments. Answer: those that have come, and the offset below which nothing else will come."""
+    """Wait for increments. Answer: the increments received, and the offset below which no more will arrive."""
 
     wait_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge:
-    """Say that everything below an offset is safe here. Answer: None."""
+    """Acknowledge that everything below an offset is durable here. Answer: None."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
-    """Wait until the commit thread of this broker has answered. Answer: the result."""
+    """Wait for the result of this broker's commit thread. Answer: the result."""
 
     future: Future[Any]
 
 
 Call = OpenSnapshot | RenewSnapshot | NextChunk | CloseSnapshot | OpenStream | Increments | Acknowledge | Settle
 T = TypeVar("T")
-#: Code that asks by yielding, and returns a T.
+#: A generator that yields requests and returns a T.
 Calls = Generator[Call, Any, T]

@@ -1,7 +1,7 @@
-"""Other homes than this promoted set: the one that it has replaced, and sets that were promoted at the same time.
+"""Monitor of other homes: the one that this promoted set has replaced, and sets promoted at the same time.
 
-One home remains. The higher home term counts; of two with the same, the set whose name comes first stays: it raises its
-home term, which puts in doubt what the other one took meanwhile, and tells the other one to step down.
+One home remains: the one with the higher home term. If two sets have the same term, the one whose name sorts first
+raises its term, which invalidates what the other accepted meanwhile, and asks the other to step down.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 ANSWER_S = 5.0
-#: So many addresses of other homes are remembered.
+#: Maximum number of addresses of other homes to remember.
 RIVALS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a broker has said, or why it has not. `is_there`: a process answers there, whatever it says."""
+    """Status of a broker, or why it is missing. `is_there`: a process answers at the address, even with an error."""
 
     address: str
     status: broker_pb2.BrokerStatus | None = None
@@ -39,7 +39,7 @@ class Answer:
     is_there: bool = True
 
     def is_home(self, business: str) -> bool:
-        """Whether this may be a broker of a home of the business: nobody has told it otherwise."""
+        """Whether this may be a broker of a home of the business. True unless its status denies it."""
         if not self.is_there:
             return False
         if self.status is None:
@@ -47,13 +47,13 @@ class Answer:
         return is_home(self.status.network, self.entry(business))
 
     def entry(self, business: str) -> broker_pb2.BusinessStatus | None:
-        """Return what was said of a business."""
+        """Return the status of a business, None if it is unknown."""
         known = self.status.businesses if self.status is not None else ()
         return next((found for found in known if found.business == business), None)
 
     @property
     def homes(self) -> Iterator[str]:
-        """Where it says that homes are."""
+        """Addresses of homes that the broker names."""
         if self.status is not None:
             yield from self.status.network.home
             for entry in self.status.businesses:
@@ -61,12 +61,12 @@ class Answer:
 
     @property
     def set(self) -> str:
-        """The set, as far as it is known."""
+        """Description of the broker's set for messages."""
         return f"set {self.status.network.set}" if self.status is not None else "a broker"
 
 
 def ask(address: str, proof: Proof) -> Answer:
-    """Ask a broker how it stands."""
+    """Request the status of a broker."""
     try:
         with Admin(Address(address, proof), timeout_s=ANSWER_S) as admin:
             return Answer(address=address, status=admin.status())
@@ -74,48 +74,48 @@ def ask(address: str, proof: Proof) -> Answer:
         return Answer(address=address, trouble=str(error))
     except Unavailable as error:
         return Answer(address=address, trouble=str(error), is_there=False)
-    except VenusError as error:  # it refuses us, so it lives
+    except VenusError as error:  # an error from the broker shows that it is alive
         return Answer(address=address, trouble=str(error))
 
 
 def ask_homes(upstream: Iterable[str], proof: Proof) -> list[Answer]:
-    """Ask brokers of the sets above, and of the homes that they name."""
+    """Request the status of upstream brokers, and of the homes that they name."""
     answers = {address: ask(address, proof) for address in dict.fromkeys(upstream)}
-    told = [address for answer in answers.values() for address in answer.homes]
-    named = [address for address in dict.fromkeys(told) if address not in answers and is_address(address)]
+    homes_named = [address for answer in answers.values() for address in answer.homes]
+    named = [address for address in dict.fromkeys(homes_named) if address not in answers and is_address(address)]
     answers |= {address: ask(address, proof) for address in named[:RIVALS_MAX]}
     return list(answers.values())
 
 
 class Own(Protocol):
-    """What this set does about its own homes. Each may be another broker's to do: then nothing happens."""
+    """Changes to this set's own homes. A broker that does not lead the business does nothing."""
 
     def promoted(self) -> Mapping[str, Home]:
-        """Return the businesses of which a promotion has made this set the home."""
+        """Return the businesses whose home this set has become by a promotion."""
 
     def step_down(self, business: str, home: Home) -> None:
-        """Let another set be the home of a business."""
+        """Make another set the home of a business."""
 
     def outrank(self, business: str, term: int) -> None:
-        """Be the home with a higher home term than this one."""
+        """Raise this set's home term above `term`."""
 
 
 @dataclass(slots=True)
 class Former:
-    """Watches brokers of `upstream`, and the homes that they name, in a thread. `set` is the name of this one."""
+    """Monitors brokers of `upstream`, and the homes that they name, in a thread. `set` is the name of this set."""
 
     set: str
     upstream: tuple[str, ...]
     proof: Proof
     own: Own
-    #: What is wrong with each broker that is there, in words, by business; "" = with the broker itself.
+    #: Problems of each reachable broker, by business; "" = a problem of the broker itself.
     found: dict[str, dict[str, str]] = field(default_factory=dict)
     _rivals: dict[str, None] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Watch from now on; once is enough."""
+        """Start the monitor thread, once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="venus-former-home", daemon=True)
             self._thread.start()
@@ -127,9 +127,9 @@ class Former:
             self._thread.join()
 
     def also(self, addresses: Iterable[str]) -> None:
-        """Watch these as well: they say that they are a home."""
-        told = [address for address in addresses if is_address(address) and address not in self._rivals]
-        self._rivals = dict.fromkeys([*self._rivals, *told][-RIVALS_MAX:])
+        """Monitor these addresses too: they claim to be a home."""
+        new = [address for address in addresses if is_address(address) and address not in self._rivals]
+        self._rivals = dict.fromkeys([*self._rivals, *new][-RIVALS_MAX:])
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -137,11 +137,11 @@ class Former:
                 answers = ask_homes([*self.upstream, *self._rivals], self.proof)
                 self.found = {answer.address: self.look(answer) for answer in answers}
             except Exception:
-                logger.exception("the former home cannot be watched; it is tried again")
+                logger.exception("cannot monitor the former home; retrying")
             self._stop.wait(LOOK_EVERY_S)
 
     def look(self, answer: Answer) -> dict[str, str]:
-        """See to it that one home remains; return what is wrong, in words, by business."""
+        """Resolve competing homes so that one remains; return the problems by business."""
         if not answer.is_there:
             return {}
         if answer.status is None:
@@ -149,13 +149,13 @@ class Former:
             return {"": what}
         said = {}
         for name, home in self.own.promoted().items():
-            entry = answer.entry(name)  # None = it has nothing of it any more
+            entry = answer.entry(name)  # None = it no longer has the business
             if entry is not None and answer.is_home(name) and (trouble := self._settle(answer, entry, home)):
                 said[name] = f"{answer.set} at {answer.address} is a home of {name} as well: {trouble}"
         return said
 
     def said(self, business: str = "") -> list[str]:
-        """Return what is wrong, a sentence for each broker; of one business, or of all."""
+        """Return the problems, one sentence for each broker, of one business or of all."""
         chosen = [
             [text for name, text in found.items() if business in ("", name) or not name]
             for found in self.found.values()
@@ -163,7 +163,7 @@ class Former:
         return ["; ".join(texts) for texts in chosen if texts]
 
     def _settle(self, answer: Answer, entry: broker_pb2.BusinessStatus, home: Home) -> str:
-        """Let the home remain that counts: this one, or the other. Return what is wrong all the same."""
+        """Decide which of two homes remains, this set or the other. Return the remaining problem."""
         other = homes.heard(entry.home)
         if homes.term_of(other) < home.term:
             return self._tell(answer, entry.business, home)
@@ -176,7 +176,7 @@ class Former:
         if self.set < other.set:
             self.own.outrank(entry.business, other.term)
             return "both were promoted at the same time: this set stays the home"
-        self._tell(answer, entry.business, home)  # it may not know of us
+        self._tell(answer, entry.business, home)  # it may not know this set
         return f"both were promoted at the same time: this set steps down as soon as set {other.set} asks for it"
 
     def _tell(self, answer: Answer, business: str, home: Home) -> str:
@@ -186,6 +186,6 @@ class Former:
             with Admin(Address(answer.address, self.proof), timeout_s=ANSWER_S) as admin:
                 admin.step_down(business, replaced_by)
         except VenusError as error:
-            return f"it cannot be told to step down: {error}"
-        logger.warning("%s: %s at %s was told to step down", business, answer.set, answer.address)
+            return f"it cannot be asked to step down: {error}"
+        logger.warning("%s: asked %s at %s to step down", business, answer.set, answer.address)
         return ""

@@ -1,7 +1,7 @@
-"""Looks at every set above, each by a thread of its own, and finds out which addresses belong to the same set.
+"""Monitor of the upstream sets: polls each in a thread of its own, and groups addresses by set.
 
-`[cluster] upstream` is a list of addresses. What set a broker belongs to, it says itself; until then each address
-counts as a set. The first address of a set is its place in the list.
+`[cluster] upstream` is a list of addresses. Each broker reports the set that it belongs to; until then each address
+counts as a set. A set's position in the list is that of its first address.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 ANSWER_S = 5.0
 ASKED_AT_ONCE = 8
-#: How often a set is looked at that nobody pulls from, while all is well.
+#: Poll interval of a set that no business is pulled from, while no business has a problem.
 OTHERS_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What was seen last, and what is wrong since when; `at` and `since` are of the monotonic clock."""
+    """Newest status of an upstream set, and its problem since `since`. `at` and `since` are of the monotonic clock."""
 
     network: broker_pb2.NetworkStatus | None = None
     businesses: dict[str, broker_pb2.BusinessStatus] = field(default_factory=dict)
     at: float = 0.0
     trouble: str = ""
     since: float = 0.0
-    #: Somebody answers there; certificates or roles stand between us.
+    #: A broker answers, but certificates or roles do not permit the call.
     barred: bool = False
 
 
 class Upstream:
-    """Who asks, and what was seen; in one thread. `group` is whose roles the mirrors need."""
+    """Client for the status of one upstream set; used by one thread. `group` is the consumer group of the mirrors."""
 
     def __init__(self, reach: str, group: str) -> None:
         self.reach, self.group = reach, group
-        #: The tables that this set has to know of; others may be there by the hundred thousand.
+        #: The tables whose status this set needs; the upstream may have hundreds of thousands more.
         self.named: tuple[str, ...] = ()
         self.seen = Seen()
         self._admin: Admin | None = None
 
     def look(self) -> Seen:
-        """Ask once, and note what is said."""
+        """Poll once and record the result."""
         now = time.monotonic()
         try:
             if self._admin is None:
@@ -62,7 +62,7 @@ class Upstream:
             return self.silent(error, now)
 
     def said(self, status: broker_pb2.BrokerStatus, now: float) -> Seen:
-        """Note what a broker above has said at `now`."""
+        """Record the status of an upstream broker, received at `now`."""
         network = status.network if status.HasField("network") else None
         trouble = "" if network is not None else "the broker above does not know networks: it is older"
         businesses = {entry.business: entry for entry in status.businesses}
@@ -70,7 +70,7 @@ class Upstream:
         return self.seen
 
     def silent(self, error: VenusError, now: float) -> Seen:
-        """Note that no broker above has answered; what was said last still counts."""
+        """Record that no upstream broker has answered; the last status stays valid."""
         known = self.seen
         barred = isinstance(error, Denied | Untrusted | ConfigError)
         since = known.since if known.trouble else now
@@ -78,10 +78,10 @@ class Upstream:
         return self.seen
 
     def _said(self, error: VenusError) -> str:
-        """Return what stands in the way. A mirror needs one role; the call that was refused might do with others."""
+        """Return the problem in words. A mirror needs exactly one role; the refused call names others as well."""
         if isinstance(error, Denied) and not isinstance(error, Unproven):
-            who = str(error).partition(" may not ")[0]
-            return f"{who} has no role consumer({self.group}, *) at the set above"
+            identity = str(error).partition(" may not ")[0]
+            return f"{identity} has no role consumer({self.group}, *) at the set above"
         return str(error)
 
     def _close(self) -> None:
@@ -91,7 +91,7 @@ class Upstream:
 
 
 class Look(Upstream):
-    """One set. `answered_by` is the broker that spoke last; `wake` has it looked at now."""
+    """Poller of one upstream set. `answered_by` is the broker that answered last; `wake` polls at once."""
 
     def __init__(self, reach: str, group: str, looked: Callable[[Look], None], pace: Callable[[Look], float]) -> None:
         super().__init__(reach, group)
@@ -103,15 +103,15 @@ class Look(Upstream):
         self._thread = threading.Thread(target=self._run, name="venus-upstream", daemon=True)
 
     def start(self) -> None:
-        """Look now, and from now on."""
+        """Start polling."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now."""
+        """Poll at once."""
         self._woken.set()
 
     def end(self) -> None:
-        """Look no more; the thread ends by itself."""
+        """Stop polling without waiting for the thread."""
         self._stop.set()
         self._woken.set()
 
@@ -122,7 +122,7 @@ class Look(Upstream):
             self._thread.join()
 
     def reaches(self, reach: str) -> None:
-        """Ask at these addresses from now on."""
+        """Use these addresses from now on."""
         if str(reach) != str(self.reach):
             self.reach = reach
             self.answered_by = ""
@@ -136,39 +136,39 @@ class Look(Upstream):
                 self.has_looked = True
                 self._looked(self)
             except Exception:
-                logger.exception("what set %s says cannot be used; it is asked again", self.name)
+                logger.exception("cannot use the status of set %s; retrying", self.name)
             if reach is not self.reach:
                 self._close()
             self._woken.wait(self._pace(self))
         self._close()
 
     def look(self) -> Seen:
-        """Ask once, and note what is said, and who said it."""
+        """Poll once; record the result and the broker that answered."""
         seen = super().look()
         self.answered_by = self._admin.address if self._admin is not None else ""
         return seen
 
 
-#: Makes the look at a set: of its addresses, the group, and as Look has it.
+#: Creates the poller of a set; parameters as of Look.
 LookMaker = Callable[[str, str, Callable[[Look], None], Callable[[Look], float]], Look]
 
 
 @dataclass(slots=True)
 class Members:
-    """Which of the configured addresses belong to which set, as far as it is known. Pure."""
+    """Mapping of the configured addresses to sets, as far as it is known. Pure."""
 
     addresses: tuple[str, ...]
     _set_of: dict[str, str] = field(default_factory=dict)
 
     def learn(self, address: str, name: str) -> bool:
-        """Note that a broker is of a set; return whether that is news."""
+        """Record the set of a broker. Return True if it was not known."""
         if address not in self.addresses or not name or self._set_of.get(address) == name:
             return False
         self._set_of[address] = name
         return True
 
     def learn_from(self, address: str, status: broker_pb2.BrokerStatus) -> bool:
-        """Note what a broker says of its set, and of the others in it; return whether that is news."""
+        """Record a broker's set and the set's other brokers. Return True if any of it was not known."""
         name = status.network.set
         news = self.learn(address, name)
         for entry in status.businesses:
@@ -178,7 +178,7 @@ class Members:
         return news
 
     def sets(self) -> dict[str, tuple[str, ...]]:
-        """Return the addresses of each set, the nearest first; one that nobody knows is called like its address."""
+        """Return the addresses of each set, the nearest first; an unknown set has its address as its name."""
         found: dict[str, tuple[str, ...]] = {}
         for address in self.addresses:
             name = self._set_of.get(address, address)
@@ -187,7 +187,7 @@ class Members:
 
 
 class Looks:
-    """All sets above. `looked` is called after each look, in the thread of that set, one at a time."""
+    """Pollers of all upstream sets. `looked` is called after each poll, in the thread of that set, one at a time."""
 
     def __init__(
         self,
@@ -220,16 +220,16 @@ class Looks:
 
     @property
     def addresses(self) -> str:
-        """Every address, for people."""
+        """Every address, for messages."""
         return ",".join(self._members.addresses)
 
     def of(self, name: str) -> Look:
-        """Return what is known of a set; the nearest for a name that is known no more."""
+        """Return the poller of a set; the nearest set's for a name that no longer exists."""
         looks = self._looks
         return looks.get(name) or next(iter(looks.values()))
 
     def start(self) -> None:
-        """Look now, and from now on."""
+        """Start polling."""
         with self._lock:
             self._running = True
             for look in self._looks.values():
@@ -244,21 +244,21 @@ class Looks:
             look.stop()
 
     def wake(self) -> None:
-        """Look at every set now."""
+        """Poll every set at once."""
         for look in self.all:
             look.wake()
 
     def each(self) -> list[broker_pb2.NetworkStatus]:
-        """Ask every address once, and return what those say that answer, in their order. Blocking."""
+        """Poll every address once; return the networks of those that answer, in their order. Blocking."""
         addresses = self._members.addresses
         with ThreadPoolExecutor(ASKED_AT_ONCE, "venus-upstream") as pool:
             found = list(pool.map(self._ask, addresses))
-        told = [(address, status) for address, status in zip(addresses, found, strict=True) if status is not None]
+        answered = [(address, status) for address, status in zip(addresses, found, strict=True) if status is not None]
         with self._lock:
-            for address, status in told:
+            for address, status in answered:
                 self._members.learn_from(address, status)
             self._regroup()
-        return [status.network for _, status in told if status.HasField("network")]
+        return [status.network for _, status in answered if status.HasField("network")]
 
     def _ask(self, address: str) -> broker_pb2.BrokerStatus | None:
         try:
@@ -270,7 +270,7 @@ class Looks:
     def _took_in(self, look: Look) -> None:
         with self._lock:
             if self._looks.get(look.name) is not look:
-                return  # it has become a part of another one
+                return  # it was merged into another set
             renamed: Mapping[str, str] = {}
             seen = look.seen
             if not seen.trouble and seen.network is not None:
@@ -279,11 +279,11 @@ class Looks:
                     renamed = self._regroup()
             if self._looks.get(look.name) is not look:
                 look = self.of(renamed[look.name])
-                look.wake()  # it may not know yet that another of its brokers answers
+                look.wake()  # it may not have polled the newly known address yet
             self._looked(look, renamed)
 
     def _regroup(self) -> Mapping[str, str]:
-        """Have a look for each set that is known by now; return the names that have become others."""
+        """Create and end pollers so that each known set has one. Return the names that changed."""
         sets, old = self._members.sets(), self._looks
         at = {address: name for name, own in sets.items() for address in own}
         renamed = {name: at[look.reach.partition(",")[0]] for name, look in old.items()}

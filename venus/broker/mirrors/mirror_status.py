@@ -1,4 +1,4 @@
-"""How each mirror stands, and what is wrong with the set as a whole: what status, page and metrics show of it."""
+"""Status of each mirror and alarms of the whole set, for status, page and metrics."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from venus.broker.mirrors.whom import NOT_YET, alarm, why_not_back
 from venus.config import Cluster
 from venus.wire import broker_pb2
 
-#: Without an answer for so long the set above counts as cut off.
+#: An upstream set that has not answered for this long counts as cut off.
 CUT_OFF_S = 5.0
 NOTHING = Seen()
 
 
 class MirrorStatuses:
-    """Reads what looks and pullers have found."""
+    """Builds the status from the upstream monitors and the replicators."""
 
     def __init__(
         self, core: Core, settings: Cluster, labels: Mapping[str, Iterable[str]], here: Place, rows: Rows, pulls: Pulls,
@@ -38,23 +38,23 @@ class MirrorStatuses:
         self, status: broker_pb2.BrokerStatus, main: str, seen: Mapping[str, Seen], refused: str,
         short: Sequence[str], promoted: Collection[str], business: str = "",
     ) -> None:  # fmt: skip
-        """Add how each mirror stands. `main` is the set above that most comes from, `seen` what each has said.
+        """Add the status of each mirror. `main` is the upstream set of most businesses, `seen` the status of each set.
 
-        Of a status that is of one `business`, nothing is said of the others.
+        A status of one `business` gets nothing about the others.
         """
         found = seen.get(main, NOTHING)
         mirrored: defaultdict[str, list[str]] = defaultdict(list)
         for entry in status.businesses:
             pull = self._pulls.get(entry.business)
             own = seen.get(pull.in_use, NOTHING) if pull is not None else found
-            told = self._told(entry.business, pull, own)
-            if told is None or entry.business in promoted:
+            progress = self._progress(entry.business, pull, own)
+            if progress is None or entry.business in promoted:
                 continue
             mirrored[pull.in_use if pull is not None else main].append(entry.business)
             above = own.businesses.get(entry.business)
-            entry.mirror.CopyFrom(self._mirror(entry, told, own, pull))
-            is_told = entry.mirror.state == State.REFUSED and (refused or own.barred)
-            entry.alarms.extend([] if is_told else alarms_of(entry.mirror))
+            entry.mirror.CopyFrom(self._mirror(entry, progress, own, pull))
+            is_known = entry.mirror.state == State.REFUSED and (refused or own.barred)
+            entry.alarms.extend([] if is_known else alarms_of(entry.mirror))
             entry.alarms.extend(self._rows.alarms(entry.business, self._place.set, _mirror_of(above)))
         listed = {entry.business for entry in status.businesses}
         pulls = [pull for pull in self._pulls.all if business in ("", pull.business)]
@@ -68,7 +68,7 @@ class MirrorStatuses:
         self, main: str, seen: Mapping[str, Seen], mirrored: Mapping[str, Sequence[str]], refused: str,
         short: Sequence[str], pulls: Sequence[Pull], business: str,
     ) -> list[str]:  # fmt: skip
-        """Return what is wrong with the set as a whole, one sentence for all of its businesses."""
+        """Return the alarms of the whole set, each one sentence for all of its businesses."""
         found = seen.get(main, NOTHING)
         if refused:
             return [f"this set mirrors nothing: {refused}"]
@@ -88,7 +88,7 @@ class MirrorStatuses:
         return said
 
     def _silent(self, seen: Mapping[str, Seen], name: str, mirrored: Mapping[str, Sequence[str]]) -> Iterator[str]:
-        """Say that a set that is pulled from does not answer."""
+        """Yield an alarm if a set in use does not answer."""
         found, now = seen.get(name, NOTHING), self._monotonic()
         if found.trouble and now - found.since > CUT_OFF_S:
             where = f"set {found.network.set}" if found.network is not None else "the set above"
@@ -97,7 +97,7 @@ class MirrorStatuses:
             yield f"{where} does not answer for {now - found.since:,.0f} s{served}: {found.trouble}"
 
     def _away(self, pulls: Iterable[Pull]) -> Iterator[str]:
-        """Say what does not come from the nearest set, once for what stands alike."""
+        """Yield alarms for businesses not pulled from the nearest set, one for all with the same cause."""
         alike: defaultdict[tuple[str, str, Kind], list[tuple[str, Away]]] = defaultdict(list)
         for pull in pulls:
             if (away := pull.away()) is not None:
@@ -108,8 +108,8 @@ class MirrorStatuses:
 
     # -- one business ----------------------------------------------------------------------------------------------
 
-    def _told(self, name: str, pull: Pull | None, seen: Seen) -> Told | None:
-        """Return what a mirror says of itself; one is there before the set above has answered for the first time."""
+    def _progress(self, name: str, pull: Pull | None, seen: Seen) -> Told | None:
+        """Return the progress of a mirror. A mirror has one before the upstream set has answered for the first time."""
         if pull is not None:
             return pull.told
         asks = place.wanted(self._labels, self._settings.labels, name) is not None and seen.network is None
@@ -118,28 +118,28 @@ class MirrorStatuses:
         return Told(state=State.CUT_OFF, reason=seen.trouble or NOT_YET, since_us=self._began_us)
 
     def _mirror(
-        self, entry: broker_pb2.BusinessStatus, told: Told, seen: Seen, pull: Pull | None
+        self, entry: broker_pb2.BusinessStatus, progress: Told, seen: Seen, pull: Pull | None
     ) -> broker_pb2.MirrorStatus:
         now = self._monotonic()
         lag = pull.lag if pull is not None else Lag()
-        state, reason, since_us = told.state, told.reason, told.since_us
+        state, reason, since_us = progress.state, progress.reason, progress.since_us
         if state is State.FOLLOWING and seen.trouble and now - seen.since > CUT_OFF_S:
             state, reason = State.CUT_OFF, seen.trouble
             since_us = self._core.clock_us() - int((now - seen.since) * 1e6)
         if state is State.CUT_OFF and not seen.trouble and seen.network is not None:
-            state = State.WAITING  # it answers, but not for this business
+            state = State.WAITING  # the upstream answers, but not for this business
         business = self._core.catalogue.known(entry.business)
         if state is State.FOLLOWING and not business.is_filled:
             state = State.FILLING
         mirror = business.committed.mirror
         above = _mirror_of(seen.businesses.get(entry.business))
         found = broker_pb2.MirrorStatus(
-            state=state, reason=reason, since_us=since_us, address=told.address, set=_set(mirror, seen),
-            # What follows has nothing that is not above; the set above is asked once a second only.
+            state=state, reason=reason, since_us=since_us, address=progress.address, set=_set(mirror, seen),
+            # A mirror has nothing that the upstream lacks; the upstream's status may be a second old.
             upstream_offset=max(lag.upstream_offset, entry.next_offset if state is State.FOLLOWING else 0),
-            lag=lag.offsets(entry.next_offset), lag_ms=lag.ms(entry.next_offset, now), hop_ms=told.hop_ms,
-            bytes=told.nbytes, rows=told.rows, rows_expected=mirror.rows if mirror is not None else 0,
-            only=self._only(pull, mirror), fills=told.fills, where=self._rows.here(entry.business, above),
+            lag=lag.offsets(entry.next_offset), lag_ms=lag.ms(entry.next_offset, now), hop_ms=progress.hop_ms,
+            bytes=progress.nbytes, rows=progress.rows, rows_expected=mirror.rows if mirror is not None else 0,
+            only=self._only(pull, mirror), fills=progress.fills, where=self._rows.here(entry.business, above),
             cut_off=self._cut_off(state, pull, above), epoch_at_end=business.epoch_at_end,
         )  # fmt: skip
         if pull is not None and (away := pull.away()) is not None:
@@ -148,8 +148,8 @@ class MirrorStatuses:
         return found
 
     def _cut_off(self, state: State, pull: Pull | None, above: broker_pb2.MirrorStatus | None) -> str:
-        """Return which set on the way to the home does not reach the one above it; empty = none that is known."""
-        if state is State.ELSEWHERE:  # another broker pulls, from wherever it can
+        """Return the set on the path to the home that does not reach its upstream; empty = none is known."""
+        if state is State.ELSEWHERE:  # another broker pulls, from whichever set it has chosen
             return self._place.set if pull is not None and pull.best() in (Kind.SILENT, Kind.CUT_OFF) else ""
         if state is State.CUT_OFF:
             return self._place.set
@@ -164,29 +164,29 @@ class MirrorStatuses:
 
 
 def _unlisted(pulls: Iterable[Pull], listed: Collection[str]) -> list[str]:
-    """Return which businesses are refused before anything of them is here."""
-    told = {pull.business: pull.told for pull in pulls if pull.business not in listed}
+    """Return alarms for businesses that are refused before this broker has any of their data."""
+    progress = {pull.business: pull.told for pull in pulls if pull.business not in listed}
     return [
         f"this set mirrors nothing of {name}: {found.reason}"
-        for name, found in told.items()
+        for name, found in progress.items()
         if found.state is State.REFUSED
     ]
 
 
 def _mirror_of(entry: broker_pb2.BusinessStatus | None) -> broker_pb2.MirrorStatus | None:
-    """Return how the set above mirrors a business itself, as far as it has said; None = it has all of it."""
+    """Return how the upstream set mirrors a business itself, as far as known; None = it has all of it."""
     return entry.mirror if entry is not None and entry.HasField("mirror") else None
 
 
 def _set(mirror: Mirror | None, seen: Seen) -> str:
-    """Return the set that is pulled from, or the one that the full data came from if nobody has answered yet."""
+    """Return the upstream set in use; before its first answer, the one that the full data came from."""
     if seen.network is not None:
         return seen.network.set
     return mirror.set if mirror is not None else ""
 
 
 def tables_of(businesses: Iterable[broker_pb2.BusinessStatus]) -> set[str]:
-    """Return the tables by name, with and without their namespace, in lower case."""
+    """Return the table names in lower case, with and without their namespace."""
     found = set[str]()
     for entry in businesses:
         for table in entry.tables:
@@ -195,7 +195,7 @@ def tables_of(businesses: Iterable[broker_pb2.BusinessStatus]) -> set[str]:
 
 
 def alarms_of(mirror: broker_pb2.MirrorStatus) -> list[str]:
-    """Return what somebody has to know of a mirror; that nobody above answers is said once, of the whole set."""
+    """Return the alarms of a mirror. An upstream that does not answer is an alarm of the whole set, raised once."""
     match mirror.state:
         case State.WAITING if mirror.reason:
             return [f"the mirror waits for set {mirror.set or 'above'}: {mirror.reason}"]

@@ -1,4 +1,7 @@
-"""The place of this broker's set in the network, and everything that it pulls from the sets above."""
+"""Place of this broker's set in the network, and everything that it pulls from upstream sets.
+
+The id of the network is drawn once at the home, sent to every mirror, and never changed there.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ WAIT_S = 60.0
 
 
 class Network:
-    """Thread-safe. A home has a place and pulls nothing."""
+    """Membership of this broker in the network. A home has a place and pulls nothing. Thread-safe."""
 
     def __init__(
         self,
@@ -57,8 +60,8 @@ class Network:
         core.be_called(settings.set_name)
         self._rows = Rows(core, {name: row_filters.configured(found) for name, found in settings.where.items()})
         self._ids: tuple[str, ...] = ()
-        self._refused: dict[str, str] = {}  # why nothing can be mirrored, by set above
-        self._short: dict[str, list[str]] = {}  # labels that a set above does not get
+        self._refused: dict[str, str] = {}  # why nothing can be mirrored, by upstream set
+        self._short: dict[str, list[str]] = {}  # labels that an upstream set does not receive
         self._looks: Looks | None = None
         if settings.is_mirror:
             self._looks = Looks(
@@ -77,9 +80,9 @@ class Network:
         self._statuses = MirrorStatuses(core, settings, labels, self._place, self._rows, self._pulls, monotonic)
 
     def start(self, own: Iterable[str], cluster: str = "") -> None:
-        """Take the place; `own` are the addresses under which clients find this set, `cluster` its id. Blocking.
+        """Join the network. `own` are the addresses of this set for clients, `cluster` is its id. Blocking.
 
-        Raises Refused if a broker of the sets above answers, and this one cannot be below it.
+        Raises Refused if an upstream broker answers and this set cannot be downstream of it.
         """
         self._own = tuple(own)
         self.succession.enter(self._own)
@@ -88,20 +91,20 @@ class Network:
             return
         self._set_id = cluster or of_set(self._core)
         self.belongs_to(read(self._core))
-        if not self.succession.promoted():  # then the old home may be a mirror of this set by now
+        if not self.succession.promoted():  # a promoted set's old home may be its mirror by now
             self._check_place(self._looks)
         self._looks.start()
 
     def _check_place(self, looks: Looks) -> None:
         above = looks.each()
         if not above:
-            logger.warning("no broker of [cluster] upstream answers yet (%s): what is here is served", looks.addresses)
+            logger.warning("no broker of [cluster] upstream answers yet (%s): serving local data", looks.addresses)
         for network in above:
             if refusal := place.refusal(self._place, network, self._ids):
                 raise Refused(refusal)
 
     def belongs_to(self, ids: tuple[str, ...]) -> None:
-        """Know the ids of the network; every answer to who pulls or reads here has them."""
+        """Set the ids of the network. Every answer to mirrors and consumers contains them."""
         self._ids = self._core.networks = ids
 
     def stop(self) -> None:
@@ -114,16 +117,16 @@ class Network:
     # -- producers ---------------------------------------------------------------------------------------------
 
     def refuse_producer(self, business: str) -> None:
-        """Raise where no producer may ship, which is done at the home alone: Refused, NotLeader at a core set."""
+        """Raise if producers may not ship here; only the home accepts them. Raises Refused, at a core set NotLeader."""
         if self._looks is None or self.succession.takes(business):
             return
-        self._core.homes.refuse_consumer(business)  # a promoted set that was replaced knows who is the home
+        self._core.homes.refuse_consumer(business)  # a promoted set that was replaced knows the new home
         home = ", ".join(self._home()) or "not known yet"
         text = (
             f"{business}: this broker is of {self._place.tier} set {self._place.set}, which takes no changes from "
             f"producers; the home is at {home}"
         )
-        if self._place.tier == "core":  # whoever waits there finds it at work once it was promoted
+        if self._place.tier == "core":  # a producer that retries succeeds once this set was promoted
             raise NotLeader(text, hint="after a disaster `venus cluster promote` makes this set the home")
         raise Refused(text, hint="set [broker] addresses of the producer to the home's")
 
@@ -143,7 +146,7 @@ class Network:
 
     @property
     def _main(self) -> Look:
-        """The set above that most of what is here comes from, or the nearest that has answered."""
+        """Return the upstream set in use for most businesses, or the nearest that has answered."""
         assert self._looks is not None
         for pull in self._pulls.all:
             return self._looks.of(pull.in_use)
@@ -151,7 +154,7 @@ class Network:
         return next(answered, self._looks.all[0])
 
     def _pace(self, look: Look) -> float:
-        """Return when a set is looked at again: every second where it is used, or another one may be sought."""
+        """Return the poll interval of a set: a second if it is in use, or if a business may need another set."""
         pulls = self._pulls.all
         is_calm = bool(pulls) and all(pull.is_well for pull in pulls)
         return OTHERS_EVERY_S if is_calm and look.name not in {pull.in_use for pull in pulls} else LOOK_EVERY_S
@@ -161,7 +164,7 @@ class Network:
             self._looks.wake()
 
     def _looked(self, look: Look, renamed: Mapping[str, str]) -> None:
-        """Take in what a set above says; in the thread that asks it, one at a time."""
+        """Handle the result of a poll; runs in the poller's thread, one at a time."""
         assert self._looks is not None
         if self.succession.is_home:
             self._refused.clear()
@@ -180,7 +183,7 @@ class Network:
             self._begin_all(names)
 
     def _take_in(self, name: str, network: broker_pb2.NetworkStatus) -> None:
-        """Check the place of this set below one that answers, and take in what both belong to."""
+        """Check that this set may be downstream of one that answers, and merge the network ids of both."""
         refusal = place.refusal(self._place, network, self._ids)
         if refusal != self._refused.get(name, ""):
             self._refused[name] = refusal
@@ -197,7 +200,7 @@ class Network:
             self.belongs_to(remember(self._core, network.networks))
 
     def _fitness(self, look: Look, business: str, here: Here) -> Fitness:
-        """Judge a set by its newest look, as the one to pull a business from."""
+        """Return how fit a set is as the upstream of a business, by its newest poll."""
         seen = look.seen
         if seen.trouble or seen.network is None:
             return Fitness(Kind.SILENT, seen.trouble or NOT_YET)
@@ -209,7 +212,7 @@ class Network:
         return fitness(entry, business, here)
 
     def _begin_all(self, names: list[str]) -> None:
-        """Pull what is there, from the nearest set that follows the newest home that is known."""
+        """Start pulling every business of the nearest set that follows the newest known home."""
         assert self._looks is not None
         promoted = self.succession.promoted()
         for look in self._looks.all:
@@ -220,7 +223,7 @@ class Network:
                     self._begin(name, entry, names)
 
     def _begin(self, name: str, entry: broker_pb2.BusinessStatus, names: list[str]) -> None:
-        """Pull a business from now on, if it is to be mirrored and has something."""
+        """Start pulling a business, if it is to be mirrored and is not empty."""
         looks = self._looks
         only = place.wanted(self._labels, self.settings.labels, name)
         if looks is None or only is None or not (entry.next_offset or entry.tables or entry.tables_total):
@@ -233,7 +236,7 @@ class Network:
         )  # fmt: skip
 
     def _above(self, name: str) -> Above:
-        """Return how to pull from a set. Raises Refused, Unavailable."""
+        """Return the connection parameters of an upstream set. Raises Refused, Unavailable."""
         assert self._looks is not None
         look = self._looks.of(name)
         network = look.seen.network
@@ -249,7 +252,7 @@ class Network:
     # -- status ------------------------------------------------------------------------------------------------
 
     def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
-        """Add the place of the set, and how each mirror stands; of one business, or of all."""
+        """Add the place of the set and the status of its mirrors, of one business or of all."""
         settings, is_home = self.settings, self.succession.is_home
         main = self._main if self._looks is not None and not is_home else None
         refused = self._refused.get(main.name, "") if main is not None else ""
@@ -270,15 +273,15 @@ class Network:
 
 
 def read(core: Core) -> tuple[str, ...]:
-    """Return the ids of the network, none if the store was never told."""
+    """Return the stored ids of the network; () if there are none yet."""
     value = core.store.get(keys.STATE, keys.NETWORK)
     return tuple(json.loads(value)) if value is not None else ()
 
 
 def of_home(core: Core, cluster: str = "") -> tuple[str, ...]:
-    """Return the ids of a home's network; one is drawn the first time.
+    """Return the ids of a home's network; draw one the first time.
 
-    That of its cluster is kept as well: mirrors may know the home by another broker, and a home that was replaced
+    The cluster's id is stored too: mirrors may know the home through another broker of the cluster, and a replaced home
     mirrors one of them.
     """
     drawn = () if read(core) else (uuid.uuid4().hex,)
@@ -286,7 +289,7 @@ def of_home(core: Core, cluster: str = "") -> tuple[str, ...]:
 
 
 def of_set(core: Core) -> str:
-    """Return the id of this broker's set where it is alone: two sets of one name must not be taken for one."""
+    """Return the id of a set of one broker, drawn once. It distinguishes two sets with the same name."""
     value = core.store.get(keys.STATE, keys.SET)
     if value is not None:
         return str(json.loads(value))
@@ -301,7 +304,7 @@ def of_set(core: Core) -> str:
 
 
 def remember(core: Core, ids: Iterable[str]) -> tuple[str, ...]:
-    """Keep more ids of the network, on disk when this returns; return all of them: no more than a message may name."""
+    """Store more ids of the network durably; return all of them, at most as many as a message may contain."""
     known = read(core)
     found = tuple(dict.fromkeys([*known, *ids]))[: max(len(known), NETWORKS_MAX)]
 

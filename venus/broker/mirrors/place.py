@@ -1,4 +1,7 @@
-"""Where a set may stand in the network, and what it mirrors there; pure."""
+"""Position of a set in the topology, what it mirrors there, and its lag behind the upstream set. Pure.
+
+Times are arguments.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from venus.predicates.ranges import compiled, contains
 from venus.predicates.syntax import PredicateRefused
 from venus.wire import broker_pb2
 
-#: So many looks are remembered.
+#: Maximum number of upstream positions to remember.
 LOOKS_MAX = 4096
 V = TypeVar("V")
 BUSINESS = "business:"
@@ -22,17 +25,17 @@ BUSINESS = "business:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place of this set, as it is configured. `core` sets are at level 0."""
+    """Configured position of this set. `core` sets are at level 0."""
 
     set: str
     tier: str
     level: int
-    #: Those that are mirrored; empty = everything.
+    #: The labels that are mirrored; empty = everything.
     labels: frozenset[str] = frozenset()
 
     @property
     def node(self) -> BrokerSet:
-        """The same as a set of the topology."""
+        """The position as a set of the topology."""
         return BrokerSet(name=self.set, tier=Tier(self.tier), level=self.level, labels=self.labels)
 
 
@@ -60,21 +63,21 @@ def refusal(here: Place, above: broker_pb2.NetworkStatus, known: Collection[str]
 
 
 def shown(where: Mapping[str, Iterable[RowFilter]]) -> list[str]:
-    """Return the predicates of every business as people read them."""
+    """Return the predicates of every business as text for status."""
     return [
         f"{business}: {one.table} where {one.predicate}" for business, found in sorted(where.items()) for one in found
     ]
 
 
 def about(where: Mapping[str, V], business: str) -> dict[str, V]:
-    """Return what is said of one business, "" = of all."""
+    """Return the items of one business; "" = all of them."""
     return {name: found for name, found in where.items() if business in ("", name)}
 
 
 def named(
     labels: Mapping[str, Iterable[str]], mirrored: Iterable[str], where: Mapping[str, Iterable[str]]
 ) -> tuple[str, ...]:
-    """Return the tables that this set has to know of at the sets above: under its labels, or with a predicate."""
+    """Return the tables whose upstream status this set needs: those of its labels and those with a predicate."""
     under = {name for label in mirrored for name in labels.get(label, ()) if not name.startswith(BUSINESS)}
     return tuple(sorted(under.union(*where.values())))
 
@@ -82,9 +85,9 @@ def named(
 def without_rows(
     where: Mapping[str, Iterable[RowFilter]], tables: Mapping[str, Collection[str]], above: str
 ) -> list[str]:
-    """Return which businesses and tables have a predicate and are not above.
+    """Return problems of predicates whose business or table the upstream set does not have.
 
-    `tables`: of each business there, by name, with and without their namespace, in lower case.
+    `tables` has the upstream's table names by business, in lower case, with and without their namespace.
     """
     found = []
     for business, filters in sorted(where.items()):
@@ -102,7 +105,7 @@ def without_rows(
 def beyond(
     own: Sequence[RowFilter], above: Sequence[RowFilter], schemas: Iterable[TableSchema], here: str, upper: str
 ) -> list[str]:
-    """Return which tables have rows that are wanted here and that the set above does not get."""
+    """Return the tables whose wanted rows the upstream set does not receive in full."""
     found = []
     for schema in schemas:
         wide, narrow = _about(above, schema), _about(own, schema)
@@ -127,33 +130,33 @@ def _contains(wide: RowFilter, narrow: RowFilter, schema: TableSchema) -> bool:
     try:
         return contains(compiled(wide.predicate, schema), compiled(narrow.predicate, schema))
     except PredicateRefused:
-        return True  # the table that it does not fit is named anyway
+        return True  # another alarm names the table that the filter does not fit
 
 
 def later_cut(changed: str, cut: tuple[int, int], here: tuple[int, int], groups: Collection[str]) -> str:
-    """Return why a cut of the full data is not taken yet, or an empty string.
+    """Return why a cut of the full data is not applied yet, or an empty string.
 
-    `changed`: what is wanted now and was not; `cut` and `here`: epoch and offset, of the cut and where the queue ends.
-    Who is below the cut, or was in an older epoch, is told to start over; a consumer that has everything that was here
-    could be at it, and would go on with rows that were chosen otherwise.
+    `changed` names what the configuration has changed. `cut` and `here` are epoch and offset of the cut and of the
+    queue's end. Consumers below the cut, or in an older epoch, must start over. A consumer at the queue's end could be
+    at the cut, and would continue with rows that another predicate selected.
     """
     end = here[1]
     if not changed or not groups or cut[1] > end or cut[0] > here[0]:
         return ""
     return (
-        f"{changed}; the full data is taken once the queue above goes past offset {end}, so that {min(groups)} is told "
+        f"{changed}; the full data is taken once the queue above goes past offset {end}, so that {min(groups)} has "
         "to start over"
     )
 
 
 def short_of(here: Place, above: broker_pb2.NetworkStatus) -> list[str]:
-    """Return which labels are to be mirrored here, and the set above does not get."""
+    """Return the labels of this set that the upstream set does not receive."""
     upper = _node_of(above)
     return list(label_problems(here.node, [upper])) if upper is not None else []
 
 
 def _node_of(network: broker_pb2.NetworkStatus) -> BrokerSet | None:
-    """Return a set of the topology, None if it is of a tier that is not known here."""
+    """Return the upstream as a set of the topology, None if its tier is unknown."""
     if network.tier not in list(Tier):
         return None
     return BrokerSet(
@@ -162,16 +165,16 @@ def _node_of(network: broker_pb2.NetworkStatus) -> BrokerSet | None:
 
 
 def path_of(here: Place, above: broker_pb2.NetworkStatus | None) -> list[str]:
-    """Return the sets from the home to this one, as far as they are known."""
+    """Return the known sets on the path from the home to this one."""
     if above is None:
         return [here.set]
     return [*(above.path or [above.set]), here.set]
 
 
 def wanted(labels: Mapping[str, Iterable[str]], chosen: Iterable[str], business: str) -> tuple[str, ...] | None:
-    """Return which tables of a business are mirrored, () for all of them, None if the labels have nothing of it.
+    """Return the tables of a business to mirror: () = all of them, None = the labels select nothing of it.
 
-    A label that names tables may have some of any business: whether it does, is seen by its tables.
+    A label that names tables may select tables of any business.
     """
     wanted_labels = tuple(chosen)
     names = [name for label in wanted_labels for name in labels[label]]
@@ -184,9 +187,9 @@ def absent(
     labels: Mapping[str, Iterable[str]], chosen: Iterable[str], businesses: Collection[str], tables: Collection[str],
     business: str = "",
 ) -> list[str]:  # fmt: skip
-    """Return what the labels name and the set above does not have; `tables` with and without their namespace.
+    """Return problems of labels that name what the upstream set lacks; `tables` with and without their namespace.
 
-    `business`: of no other one is the name said; "" = of each.
+    With `business`, only that one is named; "" = every one.
     """
     found = []
     for label in chosen:
@@ -202,14 +205,14 @@ def absent(
 
 
 class Lag:
-    """What was there above at which time, until it is here."""
+    """Lag behind the upstream set, from its queue ends over time."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int]] = deque(maxlen=LOOKS_MAX)
         self.upstream_offset = 0
 
     def seen(self, offset: int, now: float) -> None:
-        """Note the end of the queue above. Where it was further once, another set or another history is there now."""
+        """Record the end of the upstream queue. A lower end than before means another set or another history."""
         self.upstream_offset = offset
         while self._looks and self._looks[-1][1] > offset:
             self._looks.pop()
@@ -217,11 +220,11 @@ class Lag:
             self._looks.append((now, offset))
 
     def ms(self, own: int, now: float) -> int:
-        """Return for how long something has been above that is not here, 0 if there is nothing."""
+        """Return for how long the upstream has had an offset that is missing here; 0 = nothing is missing."""
         while self._looks and self._looks[0][1] <= own:
             self._looks.popleft()
         return int((now - self._looks[0][0]) * 1000) if self._looks else 0
 
     def offsets(self, own: int) -> int:
-        """Return how many offsets are above and not here."""
+        """Return how many upstream offsets are missing here."""
         return max(0, self.upstream_offset - own)

@@ -1,4 +1,4 @@
-"""What a puller says of itself, for status: thread-safe."""
+"""Progress of a replicator, for status. Thread-safe."""
 
 from __future__ import annotations
 
@@ -9,69 +9,69 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """What a mirror is doing."""
+    """Activity of a mirror."""
 
-    WAITING = "waiting"  # for the set above, or for room
-    FILLING = "filling"  # it takes the full data
+    WAITING = "waiting"  # for the upstream set, or for disk space
+    FILLING = "filling"  # it copies the full data
     FOLLOWING = "following"
-    CUT_OFF = "cut off"  # nobody of the set above answers; what is here is served
-    REFUSED = "refused"  # it may not be mirrored as it is configured
+    CUT_OFF = "cut off"  # no upstream broker answers; local data is served
+    REFUSED = "refused"  # the configuration or the upstream does not allow the mirror
     ELSEWHERE = "elsewhere"  # another broker of this set pulls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Since when it is in a state, and why; what it has pulled since the broker's start."""
+    """State of a replicator with its reason, and counts of what it has pulled since the broker's start."""
 
     state: State = State.WAITING
     reason: str = ""
     since_us: int = 0
     address: str = ""
     nbytes: int = 0
-    rows: int = 0  # of the full data that is being taken
+    rows: int = 0  # of the current full copy
     fills: int = 0
     hop_ms: int = 0
 
 
 class Progress:
-    """Changed by the puller, read by whoever asks."""
+    """Progress that the replicator updates and other threads read."""
 
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
         self._lock = threading.Lock()
-        self._told = Told(since_us=clock_us())
+        self._status = Told(since_us=clock_us())
 
     @property
     def told(self) -> Told:
-        """What it said last."""
-        return self._told
+        """The newest progress."""
+        return self._status
 
     def enter(self, state: State, reason: str = "", address: str = "") -> bool:
-        """Be in a state; its time goes on while only the reason changes. Return whether it is a new one."""
+        """Enter a state. `since_us` stays while only the reason changes. Return True if the state is new."""
         with self._lock:
-            told = self._told
-            is_new = told.state is not state
-            since_us = self._clock_us() if is_new else told.since_us
-            self._told = replace(told, state=state, reason=reason, since_us=since_us, address=address)
+            before = self._status
+            is_new = before.state is not state
+            since_us = self._clock_us() if is_new else before.since_us
+            self._status = replace(before, state=state, reason=reason, since_us=since_us, address=address)
             return is_new
 
     def fills(self) -> None:
-        """Note that the full data is taken once more."""
+        """Count the beginning of a full copy."""
         with self._lock:
-            self._told = replace(self._told, fills=self._told.fills + 1, rows=0)
+            self._status = replace(self._status, fills=self._status.fills + 1, rows=0)
 
     def goes_on(self, rows: int) -> None:
-        """Note that full data that was interrupted goes on, behind so many rows."""
+        """Record that an interrupted full copy continues after `rows` rows."""
         with self._lock:
-            self._told = replace(self._told, rows=rows)
+            self._status = replace(self._status, rows=rows)
 
     def pulled(self, nbytes: int, rows: int = 0) -> None:
-        """Count what has come."""
+        """Count received bytes and rows."""
         with self._lock:
-            self._told = replace(self._told, nbytes=self._told.nbytes + nbytes, rows=self._told.rows + rows)
+            self._status = replace(self._status, nbytes=self._status.nbytes + nbytes, rows=self._status.rows + rows)
 
     def arrived(self, committed_at_us: int) -> None:
-        """Note when the newest batch that is visible here was committed at the home."""
+        """Record the delay since the home committed the newest batch that is visible here."""
         with self._lock:
             hop_ms = max(0, self._clock_us() - committed_at_us) // 1000
-            self._told = replace(self._told, hop_ms=hop_ms)
+            self._status = replace(self._status, hop_ms=hop_ms)

@@ -1,7 +1,7 @@
-"""What one mirrored business asks of the set above, in which order, and what it makes of the answers. Without I/O.
+"""Replication protocol of one mirrored business: which requests it makes, and how it handles the answers. No I/O.
 
-It acknowledges above what is safe here, so the set above keeps what this one has not taken. Whatever goes wrong on the
-way ends the session, never the broker: the next one begins at the first offset that is not here.
+The mirror acknowledges what is durable here, so the upstream set keeps everything that this set lacks. An error ends
+the session, never the broker: the next session begins at the first offset that is missing here.
 """
 
 from __future__ import annotations
@@ -54,32 +54,32 @@ from venus.rpc import reports
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2, mirror_pb2
 
-#: So many chunks are on their way to the disk.
+#: Maximum number of chunks queued for the commit thread.
 CHUNKS_AHEAD = 8
-#: So many groups of batches are on their way to the disk.
+#: Maximum number of groups of batches queued for the commit thread.
 TAKES_AHEAD = 16
 WAIT_S = 0.2
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
-#: Offsets that are not for this set are passed over at most so often.
+#: Minimum interval between two log entries that pass over offsets not meant for this set.
 PASS_EVERY_S = 0.2
 LEASE_S = 3600
-#: How often a later cut is tried: each try makes a snapshot above.
+#: Interval between attempts to get a later cut; each creates an upstream snapshot.
 LATER_CUT_S = 5.0
 
 
 class _LaterCut(Unavailable):
-    """The cut of the full data is one at which consumers would not be told that other rows are here."""
+    """The cut of the full data is too early: consumers would not notice that the rows are selected differently."""
 
 
 class _Moved(Unavailable):
-    """Another set is to be pulled from, from here on."""
+    """The session ends because another upstream set was chosen."""
 
 
 class Pulling:
-    """One business; `session` is driven until it fails, `ended` takes in why, and after `wait_s` the next one begins.
+    """State of one business. The driver runs `session` until it fails, reports the error, and retries after `wait_s`.
 
-    `may_pull` raises NotLeader or Unavailable where another broker of the set pulls.
+    `may_pull` raises NotLeader or Unavailable if another broker of the set pulls.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Pulling:
         core: Core,
         business: str,
         only: tuple[str, ...],
-        whom: Whom,
+        choice: Whom,
         may_pull: Callable[[str], None],
         monotonic: Callable[[], float],
         where: tuple[RowFilter, ...] = (),
@@ -95,21 +95,21 @@ class Pulling:
         self.business, self.only, self.where = business, only, where
         self.progress = Progress(core.clock_us)
         self.wait_s = RETRY_FIRST_S
-        #: The set of this session, once it is known.
+        #: The upstream set of this session, once it is chosen.
         self.at: Above | None = None
-        self._core, self._whom, self._may_pull, self._monotonic = core, whom, may_pull, monotonic
-        self._again = ""  # why the full data has to be taken again
+        self._core, self._choice, self._may_pull, self._monotonic = core, choice, may_pull, monotonic
+        self._again = ""  # why a new full copy is needed
         self._began_at = monotonic()
 
     def session(self) -> Calls[None]:
-        """Pull until something is wrong."""
+        """Pull until an error occurs."""
         self._began_at, self.at = self._monotonic(), None
         self._may_pull(self.business)
         mirrors = self._core.mirrors
         business = mirrors.enter(self.business)
         try:
             check_mirror(business)
-            above = self.at = self._whom.above()
+            above = self.at = self._choice.above()
             mirror = business.proposed.mirror
             reason = self._reason(business, mirror)
             if reason is None:
@@ -122,17 +122,19 @@ class Pulling:
             mirrors.leave(business)
 
     def ended(self, error: VenusError) -> bool:
-        """Take in why a session has ended; return whether that is news."""
+        """Handle the error that ended a session. Return True if the state of the mirror changed."""
         lasted_s = self._monotonic() - self._began_at
-        longer_s = min(max(2 * self.wait_s, RETRY_FIRST_S), RETRY_MAX_S)  # a move to another set has waited for nothing
+        longer_s = min(
+            max(2 * self.wait_s, RETRY_FIRST_S), RETRY_MAX_S
+        )  # a move to another set does not increase the delay
         self.wait_s = RETRY_FIRST_S if lasted_s > RETRY_MAX_S else longer_s
         if isinstance(error, _Moved):
             self.wait_s = 0.0
             return False
-        if self.at is not None and not self._whom.still(self.at):
-            self.wait_s = RETRY_FIRST_S  # it was left meanwhile: the next one may have what this one has not
+        if self.at is not None and not self._choice.still(self.at):
+            self.wait_s = RETRY_FIRST_S  # another set is in use by now; it may have what the failed one lacks
             return False
-        if self.at is not None and not isinstance(error, _LaterCut) and self._whom.ended(self.at, error):
+        if self.at is not None and not isinstance(error, _LaterCut) and self._choice.ended(self.at, error):
             self.wait_s = RETRY_FIRST_S
             return False
         match error:
@@ -159,7 +161,7 @@ class Pulling:
         return False
 
     def _reason(self, business: Business, mirror: Mirror | None) -> str | None:
-        """Return why the full data is to be taken, "" the first time, None if there is no reason."""
+        """Return why a full copy is needed: "" the first time, None if none is needed."""
         if mirror is None:
             return f"{business.proposed.home} has replaced this home" if business.proposed.is_replaced else ""
         if changed := self._changed(mirror):
@@ -169,13 +171,13 @@ class Pulling:
         return self._again or None
 
     def _changed(self, mirror: Mirror) -> str:
-        """Return what is wanted now and was not when the full data was begun, or an empty string."""
+        """Return which setting has changed since the full copy began, or an empty string."""
         if mirror.only != self.only:
             return "the labels have changed"
         return "" if row_filters.same(mirror.where, self.where) else "the predicates have changed"
 
     def _is_kept(self, business: Business, above: Above, mirror: Mirror) -> Calls[bool]:
-        """Say whether full data that was interrupted can go on; let a snapshot go that is of no use any more."""
+        """Return whether an interrupted full copy can continue. Release a snapshot that is no longer useful."""
         if mirror.end or not mirror.snapshot:
             return False
         if self._changed(mirror) or self._again:
@@ -193,14 +195,14 @@ class Pulling:
         return bool((found.offset, found.sequence) == (mirror.offset, mirror.sequence))
 
     def _go_on(self, business: Business, above: Above, mirror: Mirror) -> Calls[None]:
-        """Take the rest of the full data that was interrupted."""
+        """Continue an interrupted full copy."""
         self.progress.enter(State.FILLING, mirror.reason, above.reach)
         self.progress.goes_on(mirror.rows_done)
         splits = splits_of(self._core.store, business, mirror.begin)
         yield from self._take_full(business, above, splits, mirror.snapshot)
 
     def _begin_again(self, business: Business, above: Above, reason: str) -> Calls[None]:
-        """Take the full data, and follow from its cut on."""
+        """Copy the full data, then follow from its cut on."""
         self.progress.enter(State.FILLING, reason, above.reach)
         snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group, where=self.where)
         try:
@@ -219,7 +221,7 @@ class Pulling:
         yield from self._take_full(business, above, snapshot.splits, snapshot.snapshot_id)
 
     def _check_cut(self, business: Business, snapshot: broker_pb2.Snapshot) -> None:
-        """Raise Unavailable where consumers would not be told that other rows are here."""
+        """Raise Unavailable if consumers would not notice that the rows are selected differently."""
         state, cut = business.proposed, (snapshot.epoch, snapshot.offset)
         changed = self._changed(state.mirror) if state.mirror is not None else ""
         changed = changed or self._other_rows(business, snapshot)
@@ -229,7 +231,7 @@ class Pulling:
             raise _LaterCut(waits)
 
     def _other_rows(self, business: Business, snapshot: broker_pb2.Snapshot) -> str:
-        """Return that the sets above choose other rows now than those that are here, or an empty string."""
+        """Return the upstream set that selects other rows than those of this mirror, as text, or an empty string."""
         here, there = self._core.subscriptions.rows.at(business, snapshot.offset), reports.said_in(snapshot)
         if here is None or there is None or not differing(here, there):
             return ""
@@ -238,7 +240,7 @@ class Pulling:
     def _take_full(
         self, business: Business, above: Above, splits: Sequence[broker_pb2.Split], snapshot_id: str
     ) -> Calls[None]:
-        """Take rows to the end, then follow. A lost line can be gone on with; rows that are wrong cannot."""
+        """Copy rows to the end, then follow. A lost connection is resumed later; wrong rows discard the copy."""
         try:
             yield from fill(splits, self._core.mirrors, business, self.progress)
         except (ProtocolError, SnapshotExpired) as error:
@@ -248,16 +250,16 @@ class Pulling:
         yield from self._follow(business, above, snapshot_id)
 
     def _check_network(self, above: Above, networks: Collection[str]) -> None:
-        """Refuse what comes from another network: another broker may answer now than the one that was looked at."""
+        """Refuse an answer from another network: the broker at this address may not be the one that was polled."""
         if networks and above.own and not set(networks) & set(above.own):
-            self._again = ""  # whatever it said of positions is of no account
+            self._again = ""  # positions of another network mean nothing here
             raise Refused(
-                f"who answers at {above.reach} belongs to another network (id {min(networks)}), this broker's data to "
+                f"the broker at {above.reach} belongs to another network (id {min(networks)}), this broker's data to "
                 f"{min(above.own)}; correct [cluster] upstream, or give this broker an empty broker.data_dir"
             )
 
     def _follow(self, business: Business, above: Above, snapshot_id: str = "") -> Calls[None]:
-        """Take what is committed above; a snapshot is let go once the queue is kept for us."""
+        """Follow the upstream queue. Release the snapshot once the upstream keeps the queue for this mirror."""
         address, opened = yield from self._open(business)
         self._check_network(above, opened.networks)
         yield from self._hear(business, opened)
@@ -267,7 +269,7 @@ class Pulling:
         yield from self._take_all(business, above)
 
     def _hear(self, business: Business, opened: broker_pb2.Opened) -> Calls[None]:
-        """Keep by which predicates the sets above choose, if that was not known or is another way to the same rows."""
+        """Store the predicates of the upstream sets if they are new, or select the same rows in another way."""
         mirror, store = business.proposed.mirror, self._core.store
         if mirror is None or not opened.HasField("levels"):
             return
@@ -278,7 +280,7 @@ class Pulling:
             self._core.subscriptions.rows.forget(business)
 
     def _open(self, business: Business) -> Calls[tuple[str, broker_pb2.Opened]]:
-        """Begin with the newest batch that is here: it shows whether the set above has the same history."""
+        """Open the stream at the newest local batch, which shows whether the upstream has the same history."""
         newest = places.newest(self._core.store, business)
         end, epoch = business.proposed.next_offset, business.epoch_at_end
         term = homes.term_of(business.proposed.home)
@@ -312,32 +314,32 @@ class Pulling:
             while going and (len(going) >= TAKES_AHEAD or not increments or going[0][0].done()):
                 yield from self._taken(*going.popleft())
             if not going and position >= taken:
-                self._whom.pulls()  # nothing is kept here that could have been compared
+                self._choice.pulls()  # there is no local batch to compare
 
     def _still(self, above: Above, going: deque[tuple[Future[int], int]]) -> Calls[None]:
-        """Go on only with the set that is to be pulled from: what has come is safe, and said to be, before another is.
+        """Raise _Moved if another upstream set was chosen, after everything received is durable and acknowledged.
 
-        So the next session begins at an offset that the set that was left knows too. Raises _Moved.
+        So the next session begins at an offset that the previous set knows too.
         """
-        if self._whom.still(above):
+        if self._choice.still(above):
             return
         while going:
             yield from self._taken(*going.popleft())
-        raise _Moved(f"set {above.set} is not pulled from any more")
+        raise _Moved(f"set {above.set} is no longer in use")
 
     def _taken(self, future: Future[int], committed_at_us: int) -> Calls[None]:
-        """Acknowledge above what is safe here."""
+        """Acknowledge upstream what is durable here."""
         reached = yield Settle(future=future)
-        self._whom.pulls()  # what came first is the newest that was here: it was compared
+        self._choice.pulls()  # the first batch received was compared with the newest local one
         yield Acknowledge(offset=reached)
         if committed_at_us:
             self.progress.arrived(committed_at_us)
 
 
 def fill(splits: Sequence[broker_pb2.Split], mirrors: Mirrors, business: Business, progress: Progress) -> Calls[None]:
-    """Take what is missing of the full data that has begun; where it is, the log says."""
+    """Copy the missing rest of a full copy; the log says where it stands."""
     mirror = business.proposed.mirror
-    assert mirror is not None, "full data goes on that has begun"
+    assert mirror is not None, "a full copy has begun"
     begin, number, rows = mirror.begin, mirror.chunks, mirror.rows_done
     at = Resume(bytes.fromhex(mirror.after), Totals(mirror.split_rows, mirror.split_digest))
     going: deque[Future[None]] = deque()
@@ -358,7 +360,7 @@ def fill(splits: Sequence[broker_pb2.Split], mirrors: Mirrors, business: Busines
 
 
 def splits_of(store: Store, business: Business, begin: int) -> Sequence[broker_pb2.Split]:
-    """Return the key ranges of the full data that began with a log entry."""
+    """Read the key ranges of the full copy that began with the log entry `begin`."""
     _, entry = next(iter(business.log.entries(store, begin, begin + 1)))
     return mirror_pb2.MirrorBegin.FromString(entry.body).splits
 
@@ -366,7 +368,7 @@ def splits_of(store: Store, business: Business, begin: int) -> Sequence[broker_p
 def said_of(
     snapshot: broker_pb2.Snapshot, *, above: str, network: str, only: Sequence[str], reason: str
 ) -> mirror_pb2.MirrorBegin:
-    """Return what is logged of a snapshot that is taken."""
+    """Return the log entry for the beginning of a full copy."""
     return mirror_pb2.MirrorBegin(
         set=above,
         network=network,
@@ -387,15 +389,15 @@ def said_of(
 
 
 def check_filters(*, is_filtered: bool, above: str) -> None:
-    """Refuse what nobody has judged by the predicates that were asked for."""
+    """Raise Refused if the upstream did not evaluate the requested predicates."""
     if not is_filtered:
         raise Refused(
-            f"set {above} is of a version that chooses no rows by [cluster.where]: update it, or remove the predicates"
+            f"set {above} has a version without support for [cluster.where]: update it, or remove the predicates"
         )
 
 
 def check_home(said: broker_pb2.Home, home_term: int, above: str) -> None:
-    """Take nothing that comes from an older home than the one that is known. Raises Unavailable."""
+    """Raise Unavailable if the upstream follows an older home than the newest known one."""
     if said.home_term < home_term:
         raise Unavailable(
             f"set {above} follows an older home, which was replaced (home term {said.home_term}, here {home_term})",
@@ -404,7 +406,7 @@ def check_home(said: broker_pb2.Home, home_term: int, above: str) -> None:
 
 
 def check_mirror(business: Business) -> None:
-    """Pull nothing once this set was promoted. Raises NotLeader."""
+    """Raise NotLeader if this set was promoted."""
     home = business.proposed.home
     if home is not None and home.here:
         raise NotLeader(f"{business.name}: this set has become the home")

@@ -1,4 +1,7 @@
-"""The businesses that are pulled: a puller for each, and from which of the sets above it pulls (uppers.py)."""
+"""Replicators of the mirrored businesses: for each its thread with connections, and its choice of an upstream set.
+
+`pulling.py` has the protocol, `uppers.py` the rules of the choice.
+"""
 
 from __future__ import annotations
 
@@ -30,42 +33,42 @@ from venus.wire import broker_pb2
 logger = logging.getLogger(__name__)
 
 CREDIT_BYTES = 16 << 20
-#: What a set above must have: everything that was here so long ago. It may be on its way to both.
+#: An upstream set must have everything that this set had this long ago; newer data may be in flight to both.
 ON_THE_WAY_S = 2.0
 ENDS_MAX = 64
-#: What a set that is tried says once and for all; who has no other choice takes the full data, or says it.
+#: Final errors of a set on trial. Without an alternative they lead to a full copy, or to an alarm.
 _FOR_GOOD = (Refused, Diverged, ProtocolError)
 
 
 class Puller:
-    """Thread-safe."""
+    """Thread that pulls one business. Thread-safe."""
 
     def __init__(
         self,
         core: Core,
         business: str,
         only: tuple[str, ...],
-        whom: Whom,
+        choice: Whom,
         may_pull: Callable[[str], None],
         where: tuple[RowFilter, ...] = (),
     ) -> None:
         self.business, self.only = business, only
-        self._pulling = Pulling(core, business, only, whom, may_pull, time.monotonic, where)
+        self._pulling = Pulling(core, business, only, choice, may_pull, time.monotonic, where)
         self._line: Line | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"venus-pull-{business}", daemon=True)
 
     @property
     def progress(self) -> Progress:
-        """What it says of itself."""
+        """Progress of the replicator."""
         return self._pulling.progress
 
     def start(self) -> None:
-        """Pull from now on."""
+        """Start pulling."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, at the latest when what it waits for is answered."""
+        """End the thread; waits for its running request."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -77,7 +80,7 @@ class Puller:
             except VenusError as error:
                 self._note(error)
             except Exception as error:
-                logger.exception("%s: pulling failed; it is tried again", self.business)
+                logger.exception("%s: pulling failed; retrying", self.business)
                 self._pulling.ended(Unavailable())
                 self.progress.enter(State.WAITING, f"pulling failed: {error!r}")
             self._stop.wait(self._pulling.wait_s)
@@ -87,7 +90,7 @@ class Puller:
             logger.warning("%s: the mirror is %s: %s", self.business, self.progress.told.state.value, error)
 
     def _session(self) -> None:
-        """Do what pulling asks, until it ends."""
+        """Carry out the requests of one session."""
         session = self._pulling.session()
         try:
             call = next(session)
@@ -101,7 +104,7 @@ class Puller:
 
     def _step(self, session: Generator[calls.Call, Any, None], call: calls.Call) -> calls.Call:
         if self._line is None:
-            assert self._pulling.at is not None, "a session begins by asking whom to pull from"
+            assert self._pulling.at is not None, "a session begins with the choice of the upstream"
             self._line = Line(self._pulling.at, self.business, self.only, self._stop)
         try:
             answer = self._line.answer(call)
@@ -111,17 +114,17 @@ class Puller:
 
 
 class Line:
-    """The connections of one session. Everything but letting go raises Unavailable once the broker stops."""
+    """Connections of one session. Once the broker stops, every request but CloseSnapshot raises Unavailable."""
 
     def __init__(self, above: Above, business: str, only: tuple[str, ...], stopping: threading.Event) -> None:
         self._above, self._business, self._only, self._stopping = above, business, only, stopping
         self._snapshots: Snapshots | None = None
         self._stream: Subscriber | None = None
-        self._at: Resume | None = None  # of the split that is read
+        self._at: Resume | None = None  # of the current split
         self._chunks: Iterator[Chunk] = iter(())
 
     def answer(self, call: calls.Call) -> Any:
-        """Do what is asked, and wait for it."""
+        """Carry out a request and return its answer."""
         if isinstance(call, calls.CloseSnapshot):
             return self._full_data().close(call.snapshot_id)
         if self._stopping.is_set():
@@ -175,7 +178,7 @@ class Line:
         return self._stream.address, opened
 
     def close(self) -> None:
-        """Close what is open; what is acknowledged goes out first."""
+        """Close the connections, after pending acknowledgements were sent."""
         for part in (self._stream, self._snapshots):
             if part is not None:
                 with suppress(VenusError):
@@ -183,7 +186,10 @@ class Line:
 
 
 class Pull:
-    """One business; thread-safe. `above` returns how to pull from a set, `failing` hears that the one in use fails."""
+    """Mirroring of one business. `above` returns how to reach a set, `failing` is called when the set in use fails.
+
+    Thread-safe.
+    """
 
     def __init__(
         self, core: Core, business: str, names: Sequence[str], above: Callable[[str], Above],
@@ -197,10 +203,10 @@ class Pull:
         self._uppers = Uppers(names, monotonic(), times)
         self._ends: deque[tuple[float, Here]] = deque(maxlen=ENDS_MAX)
 
-    # -- what the puller asks (whom.py) ----------------------------------------------------------------------------
+    # -- for the replicator (whom.py) ------------------------------------------------------------------------------
 
     def above(self) -> Above:
-        """Return whom to pull from. Raises Refused, Unavailable."""
+        """Return the upstream set to pull from. Raises Refused, Unavailable."""
         try:
             return self._above(self._uppers.in_use)
         except (Refused, Unavailable) as error:
@@ -208,16 +214,16 @@ class Pull:
             raise
 
     def still(self, above: Above) -> bool:
-        """Whether that is still the one to pull from."""
+        """Whether this is still the upstream set in use."""
         return self._uppers.in_use == above.set
 
     def pulls(self) -> None:
-        """Note that what comes follows what is here."""
+        """Record that the received data continues the local history."""
         with self._lock:
             self._uppers.pulls()
 
     def ended(self, above: Above, error: Exception) -> bool:
-        """Note why a session has ended; return whether it was a try that nothing else follows from."""
+        """Record why the session ended. Return True if it was only a probe of another upstream."""
         for_good = isinstance(error, _FOR_GOOD) and self._uppers.is_trial
         if isinstance(error, OtherRows) and not for_good and self._uppers.in_use == above.set:
             self._has_other_rows(str(error))
@@ -232,9 +238,7 @@ class Pull:
             left = self._uppers.failed(self._monotonic(), why, for_good=for_good)
             now_at = self._uppers.in_use
         if left:
-            logger.warning(
-                "%s: set %s was tried, and set %s is pulled from again: %s", self.business, before, now_at, why
-            )
+            logger.warning("%s: set %s was tried and failed; back to set %s: %s", self.business, before, now_at, why)
         self._failing()
         return left
 
@@ -243,31 +247,31 @@ class Pull:
             self._uppers.has_other_rows(self._monotonic(), why)
         self._failing()
 
-    # -- what is seen ----------------------------------------------------------------------------------------------
+    # -- polls and state -------------------------------------------------------------------------------------------
 
     @property
     def in_use(self) -> str:
-        """The set that is pulled from."""
+        """The upstream set in use."""
         return self._uppers.in_use
 
     @property
     def is_trial(self) -> bool:
-        """Whether the set that is pulled from has yet to show that it has the history that is here."""
+        """Whether the set in use has yet to prove that it has the local history."""
         return self._uppers.is_trial
 
     @property
     def is_well(self) -> bool:
-        """Whether it needs no other set than the one that is pulled from."""
+        """Whether the set in use serves well, so that no other is needed."""
         return self._uppers.is_well and self.told.state in (State.FOLLOWING, State.FILLING, State.ELSEWHERE)
 
     @property
     def told(self) -> Told:
-        """What the puller says of itself."""
-        assert self.puller is not None, "it is given one when it is made"
+        """Progress of the replicator."""
+        assert self.puller is not None, "begin() of Pulls sets the replicator"
         return self.puller.progress.told
 
     def here(self) -> Here:
-        """Return what is here, and what was a moment ago: a set above that has as much counts as one that does."""
+        """Return the local position, as of a moment ago: data in flight must not make an upstream look late."""
         now, found = self._monotonic(), self._core.catalogue
         newest = Here()
         if found.has(self.business):
@@ -283,12 +287,12 @@ class Pull:
             return replace(before, next=newest.end)
 
     def known(self, names: Sequence[str], renamed: Mapping[str, str]) -> None:
-        """Take in which sets there are."""
+        """Update the list of upstream sets."""
         with self._lock:
             self._uppers.known(names, renamed, self._monotonic())
 
     def looked(self, name: str, found: Fitness) -> None:
-        """Take note of a look at a set; move if it is time."""
+        """Record a health check of a set; move to another set if it is time."""
         now = self._monotonic()
         with self._lock:
             self._uppers.looked(name, found, now)
@@ -296,32 +300,32 @@ class Pull:
             if not self._uppers.step(now, busy=self.told.state is State.FILLING):
                 return
             now_at = self._uppers.in_use
-        logger.warning("%s: pulled from set %s from now on, no longer from set %s", self.business, now_at, before)
+        logger.warning("%s: now pulls from set %s, no longer from set %s", self.business, now_at, before)
 
     def begin(self, found: Mapping[str, Fitness]) -> None:
-        """Choose whom to pull from first, by the first look at every set, and pull."""
+        """Choose the first upstream set by the first health check of every set, and start pulling."""
         with self._lock:
             for name, one in found.items():
                 self._uppers.looked(name, one, self._monotonic())
             self._uppers.begin(self._monotonic())
-        assert self.puller is not None, "it is given one when it is made"
+        assert self.puller is not None, "begin() of Pulls sets the replicator"
         self.puller.start()
 
     # -- status ----------------------------------------------------------------------------------------------------
 
     def away(self) -> Away | None:
-        """Say from where it is pulled, and why not from the nearest set; None = it is, or by another broker."""
+        """Return why the nearest set is not in use; None = it is, or another broker pulls."""
         with self._lock:
             return None if self.told.state is State.ELSEWHERE else self._uppers.away()
 
     def best(self) -> Kind:
-        """Return what the best set above is good for: who does not pull himself has no other word on it."""
+        """Return the best fitness of the upstream sets, for a broker that does not pull itself."""
         with self._lock:
             return self._uppers.best
 
 
 class Pulls:
-    """Thread-safe."""
+    """Replicators of all businesses. Thread-safe."""
 
     def __init__(
         self, core: Core, above: Callable[[str], Above], may_pull: Callable[[str], None],
@@ -338,19 +342,19 @@ class Pulls:
         return business in self._pulls
 
     def get(self, business: str) -> Pull | None:
-        """Return how a business is pulled, None if it is not."""
+        """Return the replicator of a business, None if it is not pulled."""
         return self._pulls.get(business)
 
     @property
     def all(self) -> list[Pull]:
-        """Every business, by name."""
+        """The replicators, by name of the business."""
         return [pull for _, pull in sorted(self._pulls.items())]
 
     def begin(
         self, business: str, only: tuple[str, ...], where: tuple[RowFilter, ...], names: Sequence[str],
         judge: Callable[[str, Here], Fitness],
     ) -> None:  # fmt: skip
-        """Pull a business from now on. `judge` says how fit a set is for it."""
+        """Start pulling a business. `judge` returns how fit a set is for it."""
         pull = Pull(
             self._core, business, names, self._above, self._failing, self._monotonic, self._times
         )  # fmt: skip

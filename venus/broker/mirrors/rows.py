@@ -1,4 +1,4 @@
-"""The predicates by which this set mirrors: those of the configuration, those in force, and what is wrong with them."""
+"""Row filters of this set: those of the configuration, those in force, and their problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from venus.wire import broker_pb2
 
 
 class Rows:
-    """Thread-safe: nothing changes but what was read of the store."""
+    """Row filters by business. Thread-safe: only a cache of the store changes."""
 
     def __init__(self, core: Core, configured: Mapping[str, tuple[RowFilter, ...]]) -> None:
         self._core = core
@@ -24,18 +24,18 @@ class Rows:
         self._schemas: dict[str, list[TableSchema]] = {}
 
     def wanted(self, business: str) -> tuple[RowFilter, ...]:
-        """Return the filters that a business is mirrored by."""
+        """Return the configured filters of a business."""
         return self.configured.get(business, ())
 
     def here(self, business: str, above: broker_pb2.MirrorStatus | None) -> list[broker_pb2.RowFilter]:
-        """Return the filters that the rows here were chosen by: this set's, and those of the sets above."""
+        """Return the filters that selected the local rows: those of this set and of the upstream sets."""
         own = self._in_force(self._core.catalogue.known(business))
         inherited = above.where if above is not None else ()
         others = [one for one in inherited if not any(_may_be_one(one.table, known.table) for known in own)]
         return [*filter_wire.to_wire(own), *others]
 
     def alarms(self, business: str, here: str, above: broker_pb2.MirrorStatus | None) -> list[str]:
-        """Return which tables are mirrored no further, and which have rows that the set above does not get."""
+        """Return alarms for tables no longer mirrored, and for tables with rows that the upstream does not receive."""
         found = self._core.catalogue.known(business)
         own = self._in_force(found)
         if not own and (above is None or not above.where):
@@ -54,7 +54,7 @@ class Rows:
         return said
 
     def absent(self, above: str, tables: Mapping[str, Collection[str]], business: str = "") -> list[str]:
-        """Return which predicates are about something that the set above does not have; of one business, or of all."""
+        """Return alarms for predicates of what the upstream set lacks, of one business or of all."""
         return place.without_rows(place.about(self.configured, business), tables, above)
 
     def _set_above(self, business: Business) -> str:
@@ -74,6 +74,6 @@ class Rows:
 
 
 def _may_be_one(name: str, other: str) -> bool:
-    """Whether two names may be one table's: ORDERS is orders, and APP.ORDERS is one of them."""
+    """Whether two names may denote one table, ignoring case and a missing namespace."""
     (schema, _, table), (other_schema, _, other_table) = name.lower().rpartition("."), other.lower().rpartition(".")
     return table == other_table and (schema == other_schema or not schema or not other_schema)

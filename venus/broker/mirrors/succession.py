@@ -1,4 +1,7 @@
-"""Which set is the home of what this one has, as promotions leave it: here, above, or a set that was away."""
+"""Home of each business after promotions: this set, an upstream set, or a set that was unreachable.
+
+A core set that mirrors a home which is gone can become the home itself: every core set has every business (Minos).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ NOTE_S = 5.0
 
 
 class Succession:
-    """Thread-safe. Everything but the watch over the former home is read from the logs of the businesses."""
+    """Promotions of this set. All state but the monitor of the former home is in the logs. Thread-safe."""
 
     def __init__(self, core: Core, place: Place, upstream: Sequence[str], proof: Proof) -> None:
         self._core, self._place, self._upstream, self._proof = core, place, tuple(upstream), proof
@@ -30,35 +33,35 @@ class Succession:
         self._former = Former(set=place.set, upstream=self._upstream, proof=proof, own=self)
 
     def enter(self, own: Sequence[str]) -> None:
-        """Know the addresses of this set; watch other homes if it was promoted."""
+        """Set the addresses of this set; monitor other homes if it was promoted."""
         self._own = tuple(own)
         if self.promoted():
             self.watch()
 
     def watch(self) -> None:
-        """Watch the former home, and other homes, from now on."""
+        """Start monitoring the former home and other homes."""
         self._former.start()
 
     def rival(self, home: Home) -> None:
-        """Watch a set as well that says that it is the home."""
+        """Monitor a set that claims to be the home."""
         self._former.also(home.addresses)
 
     def stop(self) -> None:
-        """End the watch."""
+        """End the monitor."""
         self._former.stop()
 
     def promoted(self) -> dict[str, Home]:
-        """Return the businesses of which a promotion has made this set the home."""
+        """Return the businesses whose home this set has become by a promotion."""
         found = {business.name: business.committed.home for business in self._core.catalogue.stored()}
         return {name: home for name, home in found.items() if home is not None and home.here}
 
     def step_down(self, business: str, home: Home) -> None:
-        """Let another set be the home of a business; its leader does that here."""
+        """Make another set the home of a business, if this broker leads it."""
         with suppress(VenusError, TimeoutError):
             self._core.homes.note(business, home).result(NOTE_S)
 
     def outrank(self, business: str, term: int) -> None:
-        """Be the home with a higher home term than this one; the leader does that."""
+        """Raise this set's home term above `term`, if this broker leads the business."""
         home = Home(set=self._place.set, term=term + 1, addresses=self._own, here=True)
         with suppress(VenusError, TimeoutError):
             if self._core.homes.confirm(business, home).result(NOTE_S):
@@ -69,7 +72,7 @@ class Succession:
 
     @property
     def is_home(self) -> bool:
-        """Whether this set takes the writes of everything that it has: by configuration, or since a promotion."""
+        """Whether this set accepts the writes of all its businesses, by configuration or by promotions."""
         if not self._upstream:
             return True
         here = self.promoted()
@@ -80,7 +83,7 @@ class Succession:
         return business in self.promoted() or (self.is_home and not self._core.catalogue.has(business))
 
     def promote(self, business: str, named: Iterable[str], *, force: bool, only_look: bool) -> broker_pb2.Promoted:
-        """Make this set the home; `named` are addresses of the old one that are known besides. Blocking."""
+        """Make this set the home. `named` are further known addresses of the old home. Blocking."""
         answers = ask_homes([*self._upstream, *named], self._proof)
         said = look(self._core, self._place, business, answers, force=force)
         if not only_look:
@@ -90,24 +93,24 @@ class Succession:
         return said
 
     def follows(self, name: str, entry: broker_pb2.BusinessStatus) -> bool:
-        """Whether the set above follows the newest home that is known here; one that is newer is noted."""
+        """Whether the upstream follows the newest home known here. Records a newer home."""
         if not self._core.catalogue.has(name):
             return not entry.replaced
-        told, business = homes.heard(entry.home), self._core.catalogue.known(name)
+        other, business = homes.heard(entry.home), self._core.catalogue.known(name)
         known = business.committed.home
         if known is not None and known.here:
             return True
-        if homes.term_of(told) < homes.term_of(known) or entry.replaced:
+        if homes.term_of(other) < homes.term_of(known) or entry.replaced:
             return False
-        if told is not None and known is not None and told.term == known.term and told.set != known.set:
-            return False  # both were promoted: the one that stays will say so with a higher home term
-        if told is not None and told.term > homes.term_of(known) and business.committed.is_mirror:
-            with suppress(VenusError):  # another broker of this set leads, or it is done at the next look
-                self._core.homes.note(name, told).result(NOTE_S)
+        if other is not None and known is not None and other.term == known.term and other.set != known.set:
+            return False  # both were promoted: the one that remains will raise its home term
+        if other is not None and other.term > homes.term_of(known) and business.committed.is_mirror:
+            with suppress(VenusError):  # another broker of this set leads, or the next poll retries
+                self._core.homes.note(name, other).result(NOTE_S)
         return True
 
     def alarms(self, business: str = "") -> list[str]:
-        """Say that a promotion has overruled the configuration, and what the old home does; of one business, or all."""
+        """Return alarms of promotions against the configuration and of the old home, of one business or of all."""
         here = self.promoted()
         if not self._upstream:
             return self._former.said(business)
@@ -117,15 +120,15 @@ class Succession:
         said = (
             f"this set was promoted and is the home of {names}, though [cluster] upstream still names {above}: remove "
             "upstream from the configuration once the old home is a mirror, or is gone for good; until then it is "
-            "watched, and told to step down"
+            "monitored, and asked to step down"
         )
         return [said, *self._former.said(business)]
 
 
 def look(core: Core, place: Place, business: str, answers: Sequence[Answer], *, force: bool) -> broker_pb2.Promoted:
-    """Say what a promotion would do. Raises Refused, with the way out; Unavailable for an unknown business.
+    """Return what a promotion would do. Raises Refused with a hint, Unavailable for an unknown business.
 
-    `answers` of the set above and the home; none = there is nobody to ask.
+    `answers` are of the upstream sets and the home; none = no address is configured.
     """
     if place.tier != "core":
         raise Refused(
@@ -138,7 +141,7 @@ def look(core: Core, place: Place, business: str, answers: Sequence[Answer], *, 
         raise Refused(
             f"{business}: {trouble}",
             hint="stop the brokers of the old home first; with --force two sets take writes until the old one is "
-            "reached and told to step down, and what it takes until then is not here",
+            "reached and asked to step down, and what it accepts until then is not here",
         )
     found = core.catalogue.known(business)
     state = found.committed
@@ -151,7 +154,7 @@ def look(core: Core, place: Place, business: str, answers: Sequence[Answer], *, 
 
 
 def promote(core: Core, said: broker_pb2.Promoted, own: Sequence[str]) -> broker_pb2.Promoted:
-    """Become the home; the answer says how far the queue came. Blocking. Raises Refused, NotLeader."""
+    """Become the home; the result has the end of the queue. Blocking. Raises Refused, NotLeader."""
     home = Home(set=said.set, term=said.home_term, addresses=tuple(own), here=True)
     core.homes.become(said.business, home).result(WAIT_S)
     state = core.catalogue.known(said.business).committed
@@ -160,7 +163,7 @@ def promote(core: Core, said: broker_pb2.Promoted, own: Sequence[str]) -> broker
 
 
 def _trouble(business: str, answers: Sequence[Answer]) -> str:
-    """Return why the home may not be gone; empty = nobody answers for it."""
+    """Return why the home may still be alive; empty = no broker of it answers."""
     if not answers:
         return "whether the home is gone cannot be asked: [cluster] upstream is not set"
     alive = [answer for answer in answers if answer.is_home(business)]
@@ -172,12 +175,12 @@ def _trouble(business: str, answers: Sequence[Answer]) -> str:
 
 
 def _term(business: str, known: Home | None, answers: Sequence[Answer]) -> int:
-    """Return a home term above every one that is known."""
-    told = [
+    """Return a home term above every known one."""
+    terms = [
         entry.home.home_term
         for answer in answers
         if answer.status is not None
         for entry in answer.status.businesses
         if entry.business == business
     ]
-    return max([homes.term_of(known), *told]) + 1
+    return max([homes.term_of(known), *terms]) + 1

@@ -1,7 +1,7 @@
-"""From which of several sets above a business is pulled: the nearest one that is fit. Pure: the time is an argument.
+"""Selection of the upstream set of a business: the nearest one that is fit. Pure: the time is an argument.
 
-Whoever loses the set in use goes on at another one, and back to a nearer one once that was fit for a minute without a
-break (Minos 3.4.1). A set that answers and is cut off itself is left for one that is not.
+If the set in use fails, the mirror moves to another one, and back to a nearer one that has been fit for a minute
+without a break (Minos 3.4.1). It leaves a set that answers but is cut off itself for one that is not.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from venus.network.directory import BACK_AFTER_S, LOOKS_APART_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """How patient the choice is, in seconds."""
+    """Time limits of the selection, in seconds."""
 
-    #: A nearer set must be fit for so long without a break before it is gone back to.
+    #: How long a nearer set must be fit without a break before the mirror moves back to it.
     back_after_s: float = BACK_AFTER_S
-    #: Longer than this without a look, and nobody knows whether it was fit all the time.
+    #: A longer gap between health checks breaks the period in which a set counts as fit.
     looks_apart_s: float = LOOKS_APART_S
-    #: A set that answers must be unfit for so long before a fit one is used in its place: cut off, or in another way.
+    #: How long a set that answers must be unfit before a fit one replaces it: cut off, or in another way.
     stale_s: float = 10.0
     failing_s: float = 5.0
-    #: And the other one must have been fit for so long.
+    #: How long the replacement must have been fit.
     fit_first_s: float = 5.0
-    #: Between two moves, so that sets which come and go do not pull anybody back and forth.
+    #: Minimum time between two moves, so that unstable sets cause no oscillation.
     moves_apart_s: float = 5.0
-    #: So long a set to which somebody went of his own accord may not serve yet, before it is left again.
+    #: How long a set on trial may fail before the mirror leaves it again.
     trial_s: float = 3.0
     at_once_s: float = 0.0
     never_s: float = float("inf")
@@ -38,17 +38,17 @@ TIMES = Times()
 
 
 class Kind(StrEnum):
-    """What a set above is good for, as it was seen last."""
+    """Fitness class of an upstream set at its newest health check."""
 
-    UNKNOWN = "unknown"  # nobody has looked yet
+    UNKNOWN = "unknown"  # not checked yet
     FIT = "fit"
-    LATE = "late"  # it has less than is here, or is behind the set above it
-    CUT_OFF = "cut off"  # it answers, and does not reach the home
-    APART = "apart"  # what it has cannot be taken: another history, an older home, nothing of the business
-    SILENT = "silent"  # nobody answers
+    LATE = "late"  # it has less than this set, or lags behind its own upstream
+    CUT_OFF = "cut off"  # it answers, but does not reach the home
+    APART = "apart"  # unusable: another history, an older home, or nothing of the business
+    SILENT = "silent"  # no broker answers
 
 
-#: After which time a set of a kind is left: while it is pulled from, and while pulling fails.
+#: After which time the mirror leaves a set of a kind: while pulling works, and while it fails.
 LEFT_AFTER: Mapping[Kind, tuple[str, str]] = {
     Kind.UNKNOWN: ("never_s", "never_s"),
     Kind.FIT: ("never_s", "stale_s"),
@@ -57,14 +57,14 @@ LEFT_AFTER: Mapping[Kind, tuple[str, str]] = {
     Kind.APART: ("never_s", "failing_s"),
     Kind.SILENT: ("never_s", "at_once_s"),
 }
-#: Who is gone to in place of a set that is silent, and in place of one that answers.
+#: Replacements in order of preference: for a set that is silent, and for one that answers.
 INSTEAD_OF_SILENT = (Kind.FIT, Kind.CUT_OFF)
 INSTEAD_OF_OTHERS = (Kind.FIT,)
 
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """What one look at a set has found; `why` it is not fit, for people."""
+    """Result of one health check; `why` says in words why the set is not fit."""
 
     kind: Kind = Kind.UNKNOWN
     why: str = ""
@@ -72,22 +72,22 @@ class Fitness:
 
 @dataclass(slots=True)
 class Standing:
-    """A set as it was seen: since when it is of its kind, since when it is fit without a break, and the newest look."""
+    """Health of a set: since when it is of its kind, since when it is fit without a break, and the newest check."""
 
     fitness: Fitness = field(default_factory=Fitness)
     since: float = 0.0
     fit_since: float | None = None
     looked_at: float = float("-inf")
-    #: What a try has shown that no look shows, until when it counts.
+    #: Why a trial failed, which no health check shows, and until when that counts.
     barred: str = ""
     barred_until: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
-    """It is pulled from elsewhere than from the nearest set, which was of a kind when it was looked at last.
+    """State of a mirror that does not use the nearest set; `kind` and `why` are of that set's newest health check.
 
-    `left_s`: more seconds until it goes back; None = open.
+    `left_s`: seconds until it moves back; None = unknown.
     """
 
     at: str
@@ -100,17 +100,17 @@ class Away:
 
 
 class Uppers:
-    """The choice for one business. `names` of the sets, the nearest first; times of a clock that nobody sets."""
+    """State machine of the choice for one business. `names` are the sets, the nearest first; times are monotonic."""
 
     def __init__(self, names: Sequence[str], now: float, times: Times = TIMES) -> None:
-        assert names, "somebody must be pulled from"
+        assert names, "at least one upstream set is needed"
         self._times = times
         self._standings = {name: Standing(since=now) for name in names}
         self.in_use = names[0]
         self._failing_since: float | None = None
         self._moved_at = float("-inf")
         self._away_since = now
-        #: Where to go back to if the set in use proves unfit: it was gone to though another one served.
+        #: Where to return if the set in use, which is on trial, proves unfit; "" = it is not on trial.
         self._back_to = ""
 
     @property
@@ -120,24 +120,24 @@ class Uppers:
 
     @property
     def is_trial(self) -> bool:
-        """Whether the one in use has yet to show that it has the history that is here."""
+        """Whether the set in use has yet to prove that it has the local history."""
         return bool(self._back_to)
 
     @property
     def is_well(self) -> bool:
-        """Whether the one in use is fit."""
+        """Whether the set in use is fit."""
         return self._standings[self.in_use].fitness.kind is Kind.FIT
 
     @property
     def best(self) -> Kind:
-        """What the best of them is good for."""
+        """The best fitness of all sets."""
         kinds = {standing.fitness.kind for standing in self._standings.values()}
         return next(
             kind for kind in (Kind.FIT, Kind.LATE, Kind.UNKNOWN, Kind.CUT_OFF, Kind.APART, Kind.SILENT) if kind in kinds
         )
 
     def known(self, names: Sequence[str], renamed: Mapping[str, str], now: float) -> None:
-        """Take in which sets there are, once their names are known."""
+        """Update the list of sets and their names."""
         if tuple(names) == self.names and not renamed:
             return
         old: dict[str, Standing] = {}
@@ -151,10 +151,10 @@ class Uppers:
         if self._back_to not in self._standings:
             self._back_to = ""
 
-    # -- what is seen ----------------------------------------------------------------------------------------------
+    # -- observations ----------------------------------------------------------------------------------------------
 
     def looked(self, name: str, found: Fitness, now: float) -> None:
-        """Take note of a look at a set."""
+        """Record a health check of a set."""
         standing = self._standings[name]
         if found.kind is Kind.FIT and now < standing.barred_until:
             found = Fitness(Kind.APART, standing.barred)
@@ -167,13 +167,13 @@ class Uppers:
         standing.fitness, standing.looked_at = found, now
 
     def pulls(self) -> None:
-        """Note that what comes from the set in use is what follows here."""
+        """Record that the data of the set in use continues the local history."""
         self._failing_since, self._back_to = None, ""
 
     def failed(self, now: float, why: str, *, for_good: bool) -> bool:
-        """Note that pulling from the set in use has ended. Return whether it was tried, and is left again.
+        """Record that pulling from the set in use has failed. Return True if it was on trial and was left.
 
-        `for_good`: what it has cannot be taken, now or later.
+        `for_good`: the error is final for this set.
         """
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not self._back_to or not (for_good or now - self._moved_at >= self._times.trial_s):
@@ -182,26 +182,26 @@ class Uppers:
         self._bar(now, why)
         away_since = self._away_since
         self._use(back_to, now)
-        self._away_since = away_since  # it was away all the time
+        self._away_since = away_since  # the failed trial does not interrupt the absence
         return True
 
     def has_other_rows(self, now: float, why: str) -> None:
-        """Note that nothing can be taken from the set in use, which was no try: another one may have these rows."""
+        """Record that the set in use, not on trial, has other rows; another set may have the right ones."""
         self._failing_since = now if self._failing_since is None else self._failing_since
         self._bar(now, why)
 
     def _bar(self, now: float, why: str) -> None:
-        """Take the set in use for unfit, whatever it says of itself, until it may have become another."""
+        """Treat the set in use as unfit for `back_after_s`, whatever its status says."""
         found = self._standings[self.in_use]
         found.barred, found.barred_until, found.fit_since = why, now + self._times.back_after_s, None
         if found.fitness.kind is not Kind.APART:
             found.since = now
         found.fitness = Fitness(Kind.APART, why)
 
-    # -- what follows from it --------------------------------------------------------------------------------------
+    # -- decisions -------------------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """Choose whom to pull from first."""
+        """Choose the first set."""
         wanted = next(
             (name for kind in INSTEAD_OF_SILENT for name in self.names if self._is(name, kind)), self.names[0]
         )
@@ -209,7 +209,7 @@ class Uppers:
         self._moved_at = float("-inf")
 
     def step(self, now: float, *, busy: bool = False) -> bool:
-        """Move if it is time; return whether. `busy`: full data comes, which would begin again elsewhere."""
+        """Move if it is time; return True if it moved. `busy`: a full copy runs, which a move would restart."""
         wanted = self._instead(now, busy) or ("" if busy or self._failing_since is not None else self._nearer(now))
         if not wanted or now - self._moved_at < self._times.moves_apart_s:
             return False
@@ -228,7 +228,7 @@ class Uppers:
         self._failing_since, self._back_to = None, ""
 
     def _instead(self, now: float, busy: bool) -> str:
-        """Return whom to pull from in place of the set in use, or "" while it is good enough."""
+        """Return the replacement for the set in use, or "" while that is good enough."""
         used = self._standings[self.in_use]
         pulled, failing = LEFT_AFTER[used.fitness.kind]
         if self._failing_since is None:
@@ -246,7 +246,7 @@ class Uppers:
         return next((name for name in others if name != self.in_use and self._is_fresh(name, now)), "")
 
     def _nearer(self, now: float) -> str:
-        """Return the nearest set that has been fit for long enough to go back to it, or ""."""
+        """Return the nearest set that has been fit for long enough to move back, or ""."""
         nearer = self.names[: self.names.index(self.in_use)]
         return next((name for name in nearer if self._left_s(name) == 0.0 and self._is_fresh(name, now)), "")
 
@@ -261,14 +261,14 @@ class Uppers:
         return standing.fit_since is not None and standing.looked_at - standing.fit_since >= self._times.fit_first_s
 
     def _left_s(self, name: str) -> float | None:
-        """Return how long a set must still be seen to be fit, None if it is not."""
+        """Return for how many more seconds a set must stay fit; None = it is not fit."""
         standing = self._standings[name]
         if standing.fit_since is None:
             return None
         return max(0.0, self._times.back_after_s - (standing.looked_at - standing.fit_since))
 
     def away(self) -> Away | None:
-        """Say where it pulls from and why not from the nearest set; None = it does."""
+        """Return why the nearest set is not in use; None = it is in use."""
         nearest = self.names[0]
         if self.in_use == nearest:
             return None

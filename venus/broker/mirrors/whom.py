@@ -1,4 +1,4 @@
-"""Whom to pull from, and how fit a set above is for it, as it says itself. Pure."""
+"""Choice of the upstream set: what a replicator needs of it, and how fit a set is by its own status. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from venus.broker.mirrors.uppers import Away, Fitness, Kind
 from venus.figures import seconds_shown
 from venus.wire import broker_pb2
 
-#: A set that has not had everything for longer is not gone to.
+#: Upstreams that have lagged longer than this are not eligible.
 LAG_MAX_S = 5.0
-#: What a set was at a look counts as what it is for so long.
+#: How long a health check result stays valid.
 NEWS_S = 1.5
 NOT_YET = "the set above has not answered yet"
-#: What to do about the nearest set, by what it is good for.
+#: What the operator can do about the nearest set, by its fitness.
 _DO = {
     Kind.SILENT: "start its brokers, or repair the line",
     Kind.CUT_OFF: "repair the line above it",
-    Kind.LATE: "nothing has to be done if it catches up",
+    Kind.LATE: "no action is needed if it catches up",
     Kind.APART: "see its `venus status`, and [cluster] upstream here",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Above:
-    """The set that is pulled from, and who pulls."""
+    """Connection parameters of an upstream set, and the identity of the mirror."""
 
     reach: str
     set: str
@@ -35,28 +35,28 @@ class Above:
     group: str
     own: tuple[str, ...] = ()  # the ids of the network that this store belongs to
     set_id: str = ""  # of this set
-    #: Whether there are other sets: then a line that says nothing is given up sooner.
+    #: Whether there are other upstream sets: then a silent connection is closed sooner.
     is_one_of: bool = False
 
 
 class Whom(Protocol):
-    """What a puller asks, and tells, about the set that it pulls from."""
+    """Chooses the upstream set for a replicator, and receives its results."""
 
     def above(self) -> Above:
-        """Return whom to pull from. Raises Refused, Unavailable."""
+        """Return the upstream set to pull from. Raises Refused, Unavailable."""
 
     def still(self, above: Above) -> bool:
-        """Whether that is still the one to pull from."""
+        """Whether this is still the upstream set in use."""
 
     def pulls(self) -> None:
-        """Note that what comes follows what is here."""
+        """Record that the received data continues the local history."""
 
     def ended(self, above: Above, error: Exception) -> bool:
-        """Note why a session has ended; return whether it was a try that nothing else follows from."""
+        """Record why the session ended. Return True if it was only a probe of another upstream."""
 
 
 class Only:
-    """The one set there is."""
+    """Choice with a single upstream set."""
 
     def __init__(self, found: Callable[[], Above]) -> None:
         self.above = found
@@ -75,9 +75,9 @@ class Only:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """What is here of a business: where the queue ended a moment ago, and in which epoch. 0 = there is nothing.
+    """Local position of a business: end and epoch of its queue a moment ago; 0 = there is nothing.
 
-    `next`: where it ends now, and is gone on with.
+    `next` is the end of the queue now.
     """
 
     end: int = 0
@@ -86,16 +86,16 @@ class Here:
 
 
 def fitness(entry: broker_pb2.BusinessStatus | None, business: str, here: Here) -> Fitness:
-    """Judge a set that answers by what it says of a business. One that says nothing of itself counts as fit."""
+    """Return how fit a set is by its status of a business. A set without details counts as fit."""
     if entry is None:
         return Fitness(Kind.APART, f"it does not have {business}")
     if entry.HasField("replication") and not entry.replication.leader:
-        return Fitness(Kind.APART, "nobody leads it there")
+        return Fitness(Kind.APART, "no broker leads it there")
     if entry.HasField("mirror") and (found := _as_mirror(entry.mirror)) is not None:
         return found
     if entry.log_start > here.next > 0:
         return Fitness(
-            Kind.APART, f"its queue begins at offset {entry.log_start:,}, and {here.next:,} is the next here"
+            Kind.APART, f"its queue begins at offset {entry.log_start:,}, and this set needs {here.next:,} next"
         )
     if entry.next_offset < here.end:
         return Fitness(Kind.LATE, f"it is {here.end - entry.next_offset:,} offsets behind this set")
@@ -103,12 +103,12 @@ def fitness(entry: broker_pb2.BusinessStatus | None, business: str, here: Here) 
     if 0 < epoch < here.epoch:
         return Fitness(Kind.APART, "it has a history that the home has left")
     if entry.mirror.lag_ms > LAG_MAX_S * 1000:
-        return Fitness(Kind.LATE, f"it has not had everything for {seconds_shown(entry.mirror.lag_ms / 1000)}")
+        return Fitness(Kind.LATE, f"it lags behind by {seconds_shown(entry.mirror.lag_ms / 1000)}")
     return Fitness(Kind.FIT)
 
 
 def _as_mirror(mirror: broker_pb2.MirrorStatus) -> Fitness | None:
-    """Judge what only a set that is no home can lack."""
+    """Return why a set that is itself a mirror is unfit; None = its mirror is well."""
     if mirror.state == State.CUT_OFF or mirror.cut_off:
         where = f" above set {mirror.cut_off}" if mirror.cut_off else ""
         return Fitness(Kind.CUT_OFF, f"it is cut off itself{where}")
@@ -119,22 +119,22 @@ def _as_mirror(mirror: broker_pb2.MirrorStatus) -> Fitness | None:
 
 
 def why_not_back(away: Away, now: float) -> str:
-    """Say why the nearest set is not gone back to; it may have ended since it was looked at."""
+    """Return why the mirror does not move back to the nearest set, by its newest health check."""
     match away.kind:
         case Kind.FIT:
             ago_s = now - away.looked_at
             seen = f"it served again {ago_s:,.0f} s ago" if ago_s >= NEWS_S else "it serves again"
-            return f"{seen}; {away.left_s or 0.0:,.0f} s more without a break are waited for"
+            return f"{seen}; {away.left_s or 0.0:,.0f} s more without a break are needed"
         case Kind.UNKNOWN:
-            return "it has not been looked at yet"
+            return "it has not been checked yet"
         case Kind.SILENT:
             return f"it does not answer: {away.why}"
     return away.why
 
 
 def alarm(away: Away, businesses: str, now: float) -> str:
-    """Say that a set is away from the nearest one above, and what to do."""
-    do = _DO.get(away.kind, "it goes back by itself")
+    """Return the alarm for businesses that do not use the nearest set, with what to do."""
+    do = _DO.get(away.kind, "it moves back by itself")
     return (
         f"set {away.nearest} is the nearest above, and is not used for {now - away.since:,.0f} s: {businesses} comes "
         f"from set {away.at}; {why_not_back(away, now)}; {do}"

@@ -1,1 +1,1 @@
-"""The broker's side of replication: drives `venus.replication`, with logs, lines and the coordinator."""
+"""The broker's side of replication: drives `venus.replication` with logs, connections and the coordinator."""

@@ -1,6 +1,6 @@
-"""The coordinator's blocking calls, one at a time, in a thread of their own; answers go back as events.
+"""Threads that call the coordinator: one for blocking calls, whose answers return as events, and one for the lease.
 
-The lease has another thread (lease_thread.py).
+The lease thread does nothing else, so that no slow call delays a refresh.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from venus.replication.records import Leadership, LiveBroker
 
 logger = logging.getLogger(__name__)
 
-#: A lease is refreshed each third of it.
+#: A lease is refreshed after this part of its duration.
 REFRESH_PART = 1 / 3
-#: After an error.
+#: Delay before a retry after an error.
 PAUSE_S = 0.2
-#: A broker that comes back with an empty disk finds the lease of the one that it was; etcd ends leases a little late.
+#: A broker that restarts with an empty disk finds its own old lease; etcd ends leases a little late.
 LEASES_WAITED = 2
-#: Between two looks at the coordinator, however many hints come.
+#: Minimum interval between two reads of the coordinator, however many hints arrive.
 READ_EVERY_S = 0.05
 
 
 class LeaseThread:
-    """`leased` is told until when the lease holds, `failed` why it could not be renewed; from this thread.
+    """Thread that refreshes the lease. `leased` receives its deadline, `failed` the error of a refresh, in this thread.
 
-    That a lease has ended is told too, and that it is another one than before: a machine that slept, or a virtual one
-    that was paused, need not see it by its clock.
+    `leased` also receives the end of a lease, and its replacement by a new one: after a suspend, the clock of a
+    machine need not show that the lease has ended.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class LeaseThread:
         self._me: LiveBroker | None = None
         self._said: LiveBroker | None = None
         self._stopping = False
-        self._lease = 0  # which one was told last
+        self._lease = 0  # the newest one that was reported
         self._thread = threading.Thread(target=self._run, name="venus-lease", daemon=True)
 
     def start(self, me: LiveBroker) -> None:
-        """Register, and begin. Raises Refused if another broker has this one's id, and goes on living."""
+        """Register the broker and start the thread. Raises Refused if another living broker keeps this id."""
         self._me = me
         end = self._monotonic() + LEASES_WAITED * self._lease_s
         while not self._is_registered(end):
@@ -65,7 +65,7 @@ class LeaseThread:
         self._thread.start()
 
     def _is_registered(self, end: float) -> bool:
-        """Register if possible; False = another broker has the id, and may be gone: its lease ends then."""
+        """Try to register. False = another broker has the id; if it is gone, its lease ends soon."""
         try:
             self._register()
         except Unavailable as error:
@@ -78,13 +78,13 @@ class LeaseThread:
         return True
 
     def say(self, me: LiveBroker) -> None:
-        """Say something else of this broker soon."""
+        """Publish a changed description of this broker soon."""
         with self._ready:
             self._me = me
             self._ready.notify()
 
     def stop(self) -> None:
-        """End the thread; the lease goes on for its time."""
+        """End the thread. The lease expires by itself."""
         with self._ready:
             self._stopping = True
             self._ready.notify()
@@ -105,7 +105,7 @@ class LeaseThread:
                 self._failed(error)
 
     def _paused(self, seconds: float) -> bool:
-        """Wait until the lease is to be refreshed, or something else is to be said; False = the end."""
+        """Wait until the next refresh, or until the description changes; False = stop."""
         end = self._monotonic() + seconds
         with self._ready:
             while not self._stopping and self._said in (None, self._me) and (left := end - self._monotonic()) > 0:
@@ -128,37 +128,37 @@ class LeaseThread:
         self._said = None
         asked_at = self._monotonic()
         self._coordinator.register(me)
-        if self._coordinator.refresh():  # what was registered under an older lease lives as long as that one
+        if self._coordinator.refresh():  # a key under an older lease ends with that lease
             self._holds(asked_at)
         self._said = me
 
     def _holds(self, asked_at: float) -> None:
         if self._lease != self._coordinator.lease:
             self._lease = self._coordinator.lease
-            self._leased(NO_LEASE)  # before this one: others may have begun to elect a leader
+            self._leased(NO_LEASE)  # the old lease ended first: others may have started an election
         self._leased(asked_at + self._lease_s)
 
 
 class Told(Protocol):
-    """Who is told what the coordinator says: the host."""
+    """Receiver of the coordinator's answers: the host."""
 
     def seen(self, leaderships: tuple[Leadership, ...], brokers: tuple[LiveBroker, ...]) -> None:
-        """Take up who leads and who lives."""
+        """Handle the newest leaderships and living brokers."""
 
     def leased(self, until: float) -> None:
-        """Note until when the lease holds, NO_LEASE = it has ended."""
+        """Set the deadline of the lease; NO_LEASE = it has ended."""
 
     def swapped(self, event: Swapped) -> None:
-        """Take the answer to a swap."""
+        """Handle the result of a swap."""
 
     def forgotten(self, business: str, term: int) -> None:
-        """Take up that a business was forgotten in a term, 0 = it was not."""
+        """Handle the term in which a business was forgotten; 0 = it was not forgotten."""
 
 
 class CoordinatorThread:
-    """A `Coordination`. `unreachable` says why the coordinator does not answer, empty = it does.
+    """A `Coordination`. `unreachable` says why the coordinator does not answer; empty = it answers.
 
-    `invalid` names records that cannot be used. `on_fatal` ends a process whose place another one has taken.
+    `invalid` names unusable records. `on_fatal` ends a process that another process has replaced.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class CoordinatorThread:
         self._read_at_least_s = lease_s * REFRESH_PART
         self._monotonic = monotonic
         self._post, self._on_fatal = post, on_fatal
-        self._told: Told | None = None
+        self._host: Told | None = None
         self._ready = threading.Condition()
         self._calls: deque[Callable[[], None]] = deque()
         self._wants_read = True
@@ -187,15 +187,15 @@ class CoordinatorThread:
         )
         self._thread = threading.Thread(target=self._run, name="venus-coordinator", daemon=True)
 
-    def start(self, told: Told, me: LiveBroker) -> None:
-        """Register this broker, and begin. Raises Refused if another broker has its id."""
-        self._told = told
+    def start(self, host: Told, me: LiveBroker) -> None:
+        """Register this broker and start the threads. Raises Refused if another broker has its id."""
+        self._host = host
         self._lease.start(me)
         self._coordinator.watch(self.read_soon)
         self._thread.start()
 
     def stop(self, *, leave: bool = True) -> None:
-        """End the threads, and the lease if `leave`."""
+        """End the threads; revoke the lease if `leave`."""
         self._lease.stop()
         with self._ready:
             self._stopping = True
@@ -206,17 +206,17 @@ class CoordinatorThread:
             try:
                 self._coordinator.leave()
             except VenusError as error:
-                logger.info("the lease ends by itself: %s", error)
+                logger.info("the lease expires by itself: %s", error)
         self._coordinator.close()
 
     def say(self, me: LiveBroker) -> None:
-        """Say something else of this broker."""
+        """Publish a changed description of this broker."""
         self._lease.say(me)
 
     # -- calls of the host -----------------------------------------------------------------------------------------
 
     def read_soon(self) -> None:
-        """Read who lives and who leads."""
+        """Read leaderships and living brokers soon."""
         with self._ready:
             self._wants_read = True
             self._ready.notify()
@@ -233,16 +233,16 @@ class CoordinatorThread:
                 certain = False
                 self._failed(error)
             event = Swapped(before=before, after=after, stored=stored, certain=certain)
-            self._tell(lambda told: told.swapped(event))
+            self._tell(lambda host: host.swapped(event))
 
         self._queue(call)
 
     def note(self, store: str, sequence: int) -> None:
-        """Remember how new a store is; if that fails, the next time will do."""
+        """Store the newest write of a store. A failure is harmless: the next call stores a newer one."""
         self._queue(lambda: self._coordinator.note(store, sequence))
 
     def create(self, leadership: Leadership) -> None:
-        """Store a new business; whoever made it, it is read afterwards."""
+        """Store a new business, then read the records, whichever broker created it."""
 
         def call() -> None:
             try:
@@ -254,11 +254,11 @@ class CoordinatorThread:
         self._queue(call)
 
     def ask_forgotten(self, business: str) -> None:
-        """Ask whether a business that has no record any more was forgotten."""
+        """Ask whether a business without a record was forgotten."""
 
         def call() -> None:
             term = self._coordinator.forgotten(business)
-            self._tell(lambda told: told.forgotten(business, term))
+            self._tell(lambda host: host.forgotten(business, term))
 
         self._queue(call)
 
@@ -280,7 +280,7 @@ class CoordinatorThread:
                 self.unreachable = repr(error)
 
     def _next(self) -> Callable[[], None] | None:
-        """Return the next call: what was asked for, then a look at everything, now and then without a hint."""
+        """Return the next call: queued calls first, then a read of all records, regularly also without a hint."""
         with self._ready:
             while True:
                 now = self._monotonic()
@@ -288,7 +288,7 @@ class CoordinatorThread:
                     return None
                 if self._calls:
                     return self._calls.popleft()
-                # without a hint as well: a watch may miss something
+                # without a hint as well: a watch may miss changes
                 wake = self._read_at + (READ_EVERY_S if self._wants_read else self._read_at_least_s)
                 if now >= wake:
                     self._wants_read, self._read_at = False, now
@@ -299,12 +299,12 @@ class CoordinatorThread:
         if self.unreachable and until != NO_LEASE:
             logger.info("the coordinator answers again")
             self.unreachable = ""
-        self._tell(lambda told: told.leased(until))
+        self._tell(lambda host: host.leased(until))
 
     def _read(self) -> None:
         leaderships, brokers = self._coordinator.leaderships(), self._coordinator.brokers()
         self._note_invalid(self._coordinator.invalid)
-        self._tell(lambda told: told.seen(leaderships, brokers))
+        self._tell(lambda host: host.seen(leaderships, brokers))
 
     def _note_invalid(self, invalid: tuple[str, ...]) -> None:
         for line in set(invalid) - set(self.invalid):
@@ -312,9 +312,9 @@ class CoordinatorThread:
         self.invalid = invalid
 
     def _tell(self, say: Callable[[Told], None]) -> None:
-        told = self._told
-        if told is not None:
-            self._post(lambda: say(told))
+        host = self._host
+        if host is not None:
+            self._post(lambda: say(host))
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, Fenced):

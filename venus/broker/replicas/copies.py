@@ -1,8 +1,10 @@
-"""A business as it lies in a store, in pieces: what a leader sends to a replica that starts over.
+"""Copies of a business, in pieces, that a leader sends to a replica that starts over.
 
-The pieces come from a checkpoint, which is consistent: log up to what is applied, queue, full data and state. Keys
-travel without the business's number, which is another one in each store. A checkpoint stands until the replica has
-everything, or has not asked for a while: one that was interrupted goes on behind the last piece that it has.
+The pieces come from a checkpoint, which is consistent: log up to the applied index, queue, full data and state. Keys
+are sent without the business's number, which differs between stores. A checkpoint is kept until the replica has
+everything, or has sent no request for a while: an interrupted copy continues after its last piece.
+
+The receiver writes a mark in one batch with each piece. So the mark is right after any crash.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from venus.errors import Overloaded, ProtocolError, Unavailable
 PIECE_BYTES = 1 << 20
 _PIECE_ROWS_MAX = 16_384
 _NUMBER_BYTES = 4
-#: So many copies may stand at once: each keeps files from being deleted.
+#: Maximum number of copies at a time: each prevents files from being deleted.
 COPIES_MAX = 4
-#: A copy that nobody has asked for stands so long.
+#: How long an unused copy is kept.
 STANDS_S = 600.0
-#: Family, and what stands before the number in a key; an area is named by its place here, so nothing is ever moved.
+#: Family, and the part of a key before the number. An area is identified by its index, so the order never changes.
 AREAS: tuple[tuple[str, bytes], ...] = (
     (keys.RLOG, b""),
     (keys.QUEUE, b""),
@@ -39,23 +41,23 @@ AREAS: tuple[tuple[str, bytes], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """`number` is that of the business under which the copy is written; `copy` "" = nothing of it may be used."""
+    """Progress of an unfinished installation. `number` is of the new business, `copy` "" = its data is unusable."""
 
     number: int
     copy: str = ""
-    leader: str = ""  # the member that has the copy
+    leader: str = ""  # the member that provides the copy
     area: int = 0
-    after: str | None = None  # the last key that came, in hexadecimal digits
+    after: str | None = None  # the last key received, in hexadecimal digits
     records: int = 0
     nbytes: int = 0
 
     @property
     def place(self) -> Place:
-        """Where the next piece begins."""
+        """The place where the next piece begins."""
         return Place(area=self.area, after=None if self.after is None else bytes.fromhex(self.after))
 
     def with_piece(self, piece: Piece) -> Mark:
-        """Return the mark behind a piece."""
+        """Return the mark after a piece."""
         nbytes = sum(map(len, piece.keys)) + sum(map(len, piece.values))
         return replace(
             self,
@@ -67,29 +69,29 @@ class Mark:
 
 
 def read(store: Store, business: str) -> Mark | None:
-    """Return the mark of a business; None = none is being installed."""
+    """Return the mark of a business; None = no installation is unfinished."""
     value = store.get(keys.STATE, keys.installing_key(business))
     return None if value is None else decode(value)
 
 
 def decode(value: bytes) -> Mark:
-    """Read a mark."""
+    """Decode a mark."""
     return Mark(**json.loads(value))
 
 
 def encode(mark: Mark) -> bytes:
-    """Return a mark as it is stored."""
+    """Encode a mark for the store."""
     return json.dumps(asdict(mark)).encode()
 
 
 def put(batch: Batch, business: str, mark: Mark) -> None:
-    """Put the mark of a business."""
+    """Add the mark of a business to a batch."""
     batch.put(keys.STATE, keys.installing_key(business), encode(mark))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Behind which key of an area the next piece begins; None = at its begin."""
+    """Position in a copy: the next piece begins after this key of the area; None = at its beginning."""
 
     area: int = 0
     after: bytes | None = None
@@ -97,7 +99,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """What comes before the pieces: which copy it is, and about how many records it has."""
+    """Header of a copy: its name and the approximate number of its records."""
 
     copy: str
     records_expected: int = 0
@@ -105,7 +107,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Keys without area and number, with their values."""
+    """Keys, without area prefix and number, with their values."""
 
     area: int
     keys: tuple[bytes, ...]
@@ -113,13 +115,13 @@ class Piece:
 
     @property
     def behind(self) -> Place:
-        """Where the next piece begins."""
+        """The place where the next piece begins."""
         return Place(area=self.area, after=self.keys[-1])
 
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """One checkpoint, of which one business is read."""
+    """A checkpoint from which one business is read."""
 
     name: str
     path: Path
@@ -131,7 +133,7 @@ class Copy:
     used_at: float = 0.0
 
     def after(self, place: Place) -> Piece | None:
-        """Return the piece behind a place, None at the end. Raises StorageError."""
+        """Read the piece after a place; None = the end. Raises StorageError."""
         for area in range(place.area, len(AREAS)):
             family, prefix = AREAS[area]
             start = prefix + keys.number_prefix(self.number)
@@ -145,7 +147,7 @@ class Copy:
 
 
 class Copies:
-    """The copies of a broker that stand; thread-safe."""
+    """The copies that a broker keeps. Thread-safe."""
 
     def __init__(self, core: Core, monotonic: Callable[[], float]) -> None:
         self._core, self._monotonic = core, monotonic
@@ -153,7 +155,7 @@ class Copies:
         self._copies: dict[str, Copy] = {}
 
     def take(self, business: Business, name: str) -> Copy:
-        """Return the copy of this name, or a new one, until `release`. Raises Overloaded, Unavailable, StorageError."""
+        """Acquire this copy, or a new one, until `release`. Raises Overloaded, Unavailable, StorageError."""
         with self._lock:
             copy = self._copies.get(name)
             if copy is None or copy.number != business.number:
@@ -164,25 +166,25 @@ class Copies:
             return copy
 
     def release(self, copy: Copy) -> None:
-        """Let a copy go; it stands for a while."""
+        """Release a copy; it is kept for a while."""
         with self._lock:
             copy.users -= 1
             copy.used_at = self._monotonic()
 
     def standing(self) -> list[tuple[str, int]]:
-        """Return the names of the copies that stand, and how many replicas read each now."""
+        """Return the names of the copies, and how many replicas read each now."""
         with self._lock:
             return [(copy.name, copy.users) for copy in self._copies.values()]
 
     def done(self, name: str) -> None:
-        """Remove a copy that was installed."""
+        """Remove a copy after its installation."""
         with self._lock:
             copy = self._copies.get(name)
             if copy is not None and not copy.users:
                 self._remove(copy)
 
     def expire(self) -> None:
-        """Remove copies that nobody has asked for in a while."""
+        """Remove copies that were unused for STANDS_S."""
         with self._lock:
             for copy in list(self._copies.values()):
                 if not copy.users and self._monotonic() - copy.used_at > STANDS_S:
@@ -198,7 +200,7 @@ class Copies:
         idle = [copy for copy in self._copies.values() if not copy.users]
         if len(self._copies) >= COPIES_MAX:
             if not idle:
-                raise Overloaded(f"{COPIES_MAX} replicas take copies already", hint="it is tried again by itself")
+                raise Overloaded(f"{COPIES_MAX} replicas receive copies already", hint="the replica retries by itself")
             self._remove(min(idle, key=lambda copy: copy.used_at))
 
     def _made(self, business: Business) -> Copy:
@@ -222,13 +224,15 @@ class Copies:
 
     @staticmethod
     def _measure(copy: Copy, business: Business) -> None:
-        """Note how far the log of a copy goes, and about how much it has. Raises Unavailable, StorageError."""
+        """Set the log end and the expected size of a copy. Raises Unavailable, StorageError."""
         record = copy.store.get(keys.STATE, keys.core_key(business.number))
         if record is None:
             raise Unavailable(f"{business.name} has nothing yet")
         applied = json.loads(record)["applied"]
         copy.log_stop = keys.log_key(business.number, applied + 1)
-        rows = sum(figures.rows for figures in business.tables.copy().values())  # the commit thread goes on
+        rows = sum(
+            figures.rows for figures in business.tables.copy().values()
+        )  # the commit thread changes it meanwhile
         copy.records_expected = max(rows, 0) + max(applied + 1 - business.log.start, 0)
 
     def _remove(self, copy: Copy) -> None:
@@ -242,14 +246,14 @@ class Copies:
 
 
 def pieces(copy: Copy, place: Place) -> Iterator[Piece]:
-    """Return what is behind a place, piece by piece."""
+    """Yield the pieces after a place."""
     while (piece := copy.after(place)) is not None:
         yield piece
         place = piece.behind
 
 
 def place(piece: Piece, number: int) -> tuple[str, list[bytes]]:
-    """Return the family and the keys of a piece in the store of a business with this number. Raises ProtocolError."""
+    """Return the family of a piece and its keys for a business with this number. Raises ProtocolError."""
     if piece.area >= len(AREAS) or len(piece.keys) != len(piece.values) or not piece.keys:
         raise ProtocolError(f"a piece of a copy is of area {piece.area}, which this version does not know")
     family, prefix = AREAS[piece.area]

@@ -1,4 +1,4 @@
-"""The logs of this broker, as the host of the replicas wants them: commands of the commit thread."""
+"""Logs of this broker for the host of the replicas, as commands of the commit thread."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from venus.replication.messages import Append, LogChanged, Truncate
 
 logger = logging.getLogger(__name__)
 
-#: Of one frame of entries: a follower that comes back asks for those of every business at once, so that with many of
-#: them a frame has a part of what all may have together, and no less than the smallest one.
+#: Sizes of a frame of entries. A follower that reconnects fetches every business at once, so with many businesses
+#: each frame gets a share of the total, but no less than the minimum.
 FRAME_BYTES = 1 << 20
 FRAMES_BYTES = 32 << 20
 FRAME_BYTES_MIN = 64 << 10
-#: So many entries are read from the store at once.
+#: Maximum number of entries in one read of the store.
 READ_ENTRIES_MAX = 4096
 
 Retired = Callable[[str, NotLeader], None]
@@ -45,7 +45,7 @@ class CoreLogs:
         self._retired = retired
 
     def open(self, business: str) -> tuple[LogChanged, int, bool]:
-        """Return where a log stands, up to where it is applied, and False if an installation was interrupted."""
+        """Return the state of a log, its applied index, and False if an installation was interrupted."""
         found = self._core.catalogue.adopt(business)
         if found.halted:
             self._shared.halted(found)
@@ -53,7 +53,7 @@ class CoreLogs:
         return position_of(found), found.log.applied, whole
 
     def has(self, business: str) -> bool:
-        """Whether there is a log."""
+        """Whether the business has a log."""
         return self._core.catalogue.has(business)
 
     def append(self, business: str, effect: Append, sender: str) -> None:
@@ -69,13 +69,13 @@ class CoreLogs:
         self._submit(found, work)
 
     def truncate(self, business: str, effect: Truncate) -> None:
-        """Take back every entry from an end on."""
+        """Remove every entry from an index on."""
         found = self._core.catalogue.known(business)
         ordered = partial(self._shared.ordered, business=found, order=effect.order)
         self._note(self._core.commits.take_back(found, effect.end, ordered))
 
     def advance(self, business: str) -> None:
-        """Apply what the standing says is safe."""
+        """Apply the entries that the standing reports as safe."""
         self._core.commits.advance()
 
     def lead(self, business: str, term: int) -> None:
@@ -92,12 +92,12 @@ class CoreLogs:
         self._submit(found, work)
 
     def refuse(self, business: str) -> None:
-        """Refuse whoever waits; what they proposed stays, and is found when they ask again."""
+        """Fail waiting requests. Their proposals stay, and are found when the request is repeated."""
         error = refused(business, self._shared.standing(business))
         self._core.commits.refuse_waiting(self._core.catalogue.known(business), error)
 
     def retire(self, business: str, leader: str) -> None:
-        """Refuse whoever waits, and end the streams."""
+        """Fail waiting requests and end the streams."""
         error = NotLeader(f"{business}: another broker leads", leader=leader)
         found = self._core.catalogue.known(business)
         self._core.subscriptions.retire(found)
@@ -105,13 +105,13 @@ class CoreLogs:
         self._retired(business, error)
 
     def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:
-        """Return entries that are in memory."""
+        """Return entries from memory."""
         recent = self._shared.recent(business)
         return recent.take(first, self._frame_bytes) if recent is not None else None
 
     @property
     def _frame_bytes(self) -> int:
-        """How many bytes of entries an answer has, about."""
+        """Return the approximate size of an answer's entries."""
         return max(FRAME_BYTES_MIN, min(FRAME_BYTES, FRAMES_BYTES // max(1, len(self._core.catalogue.stored()))))
 
     def read(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
@@ -127,7 +127,9 @@ class CoreLogs:
             )
             dense = 0
             while dense < len(found_keys) and keys.log_index(found_keys[dense]) == first + dense:
-                decode(values[dense], first + dense, where=str(self._core.store.path))  # followers would refuse it
+                decode(
+                    values[dense], first + dense, where=str(self._core.store.path)
+                )  # followers would reject a damaged entry
                 dense += 1
         except StorageError as error:
             self._core.commits.fail(error)

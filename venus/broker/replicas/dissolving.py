@@ -1,8 +1,8 @@
-"""One broker goes on alone with what a cluster had: only with a replica that is known to have everything.
+"""Dissolution of a cluster: one broker continues alone, only with replicas that are known to be complete.
 
-First the records say that nobody else may lead, then the store is in no cluster any more, then the records go. So a
-command that is interrupted is repeated, and at no moment can two brokers take writes. The broker goes on in a term of
-its own, so that what another one still has at its disk is never taken for the same history.
+First the records exclude every other leader, then the store leaves the cluster, then the records are removed. So an
+interrupted command can be repeated, and at no moment can two brokers accept writes. The broker continues in a new
+term, so that entries on another broker's disk are never mistaken for the same history.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ WAY_OUT = "start it with the others, wait until `venus cluster status` shows it 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dissolved:
-    """What a command did; `member` None = the store was in no cluster any more."""
+    """Result of a command; `member` None = the store was in no cluster."""
 
     member: Member | None
     businesses: tuple[str, ...]
 
 
 def dissolve(data_dir: Path, broker: str, coordinator: Coordinator | None) -> Dissolved:
-    """Take a store out of its cluster; nothing may run on it. `coordinator` None: whatever it lacks is lost.
+    """Take a store out of its cluster; no broker may run on it. `coordinator` None: data that the store lacks is lost.
 
-    Raises ConfigError, Refused, Unavailable; the store is as it was then.
+    Raises ConfigError, Refused, Unavailable; the store is unchanged then.
     """
     if not (data_dir / "db").is_dir():
         raise ConfigError(f"{data_dir} has no broker's data", hint="correct broker.data_dir")
@@ -60,7 +60,7 @@ def dissolve(data_dir: Path, broker: str, coordinator: Coordinator | None) -> Di
 def refusal(
     known: Leadership, member: Member, living: Collection[LiveBroker], unfinished: Collection[str]
 ) -> Refused | None:
-    """Return why a member must not go on alone with a business; None = it may."""
+    """Return why a member must not continue alone with a business; None = it may."""
     others = sorted(one.member.broker for one in living)
     if others:
         return Refused(
@@ -68,21 +68,21 @@ def refusal(
         )
     if member in known.candidates and known.business not in unfinished:
         return None
-    able = ", ".join(sorted(one.broker for one in known.candidates)) or "nobody"
+    able = ", ".join(sorted(one.broker for one in known.candidates)) or "none"
     return Refused(
-        f"this replica of {known.business} is not known to have everything; known to are: {able}",
+        f"this replica of {known.business} is not known to be complete; complete are: {able}",
         hint=f"{WAY_OUT}; or dissolve at one of those",
     )
 
 
 def _claim(coordinator: Coordinator, member: Member, unfinished: Collection[str]) -> dict[str, int]:
-    """Let nobody else lead anything any more; return the terms in which the member goes on."""
+    """Exclude every other leader of every business; return the terms in which the member continues."""
     terms = {}
     living = coordinator.brokers()
     leaderships = coordinator.leaderships()
     if coordinator.invalid:
         raise Refused(f"a record of the cluster cannot be read: {coordinator.invalid[0]}", hint="put it right first")
-    for known in leaderships:  # all of them can be, before one is
+    for known in leaderships:  # check all of them before the first change
         if (refused := refusal(known, member, living, unfinished)) is not None:
             raise refused
     for known in leaderships:
@@ -97,7 +97,7 @@ def _claim(coordinator: Coordinator, member: Member, unfinished: Collection[str]
 
 
 def _removed(coordinator: Coordinator | None, broker: str, member: Member | None) -> tuple[str, ...]:
-    """Remove the records of businesses that only this broker may have."""
+    """Remove the records of businesses that only this broker may lead."""
     if coordinator is None or any(one.member.broker == broker for one in coordinator.brokers()):
         return ()
     own = [

@@ -1,4 +1,4 @@
-"""What the replicas want done, carried out: on the logs, over the lines, at the coordinator."""
+"""Execution of the replicas' effects: on the logs, over the connections, at the coordinator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Handler: TypeAlias = Callable[["Effects", str, Any], None]
 
 
 class Effects:
-    """In the host's thread. `troubles` says why a replica cannot follow, `ballot` is the one that was given last."""
+    """Executes effects in the host's thread. `troubles` says why replicas cannot follow, `ballot` is the newest one."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Effects:
         self._install, self._halt = install, halt
 
     def carry_out(self, business: str, effect: m.Effect) -> None:
-        """Do what a replica wants."""
+        """Execute an effect of a replica."""
         _HANDLERS[type(effect)](self, business, effect)
 
     # -- the lines ---------------------------------------------------------------------------------------------
@@ -72,9 +72,9 @@ class Effects:
     def _reply_read(self, business: str, to: Member, answer: m.Entries) -> None:
         replica = self._replicas.get(business)
         if replica is None or replica.known is None:
-            return  # it was removed meanwhile
+            return  # the replica was removed meanwhile
         if replica.leads and replica.known.term == answer.term:
-            self._transport.answer(to, business, answer)  # else the log may have been truncated meanwhile
+            self._transport.answer(to, business, answer)  # in a newer term the log may have been truncated meanwhile
 
     def _ask_ballot(self, business: str, effect: m.AskBallot) -> None:
         to = self._brokers.live.get(effect.to)
@@ -104,7 +104,7 @@ class Effects:
         self._logs.lead(business, effect.term)
 
     def _retire(self, business: str, effect: m.Retire) -> None:
-        logger.info("%s: this broker does not lead any more", business)
+        logger.info("%s: this broker no longer leads", business)
         self._logs.retire(business, self._brokers.address(effect.leader))
 
     def _reinstall(self, business: str, effect: m.Reinstall) -> None:
@@ -113,7 +113,7 @@ class Effects:
             self._halt(business, losses.diverged(effect))
             return
         self.troubles[business] = f"cannot follow {effect.leader.broker}: {effect.reason}"
-        logger.warning("%s: %s; its copy is installed", business, self.troubles[business])
+        logger.warning("%s: %s; installing its copy", business, self.troubles[business])
         leader = self._brokers.known(effect.leader)
         if leader is not None:
             self._install(business, leader)
@@ -124,7 +124,7 @@ class Effects:
         replica = self._replicas.get(business)
         if replica is not None and replica.leads and effect.after.leader is None:
             logger.warning(
-                "%s: this broker reaches too few of its followers, though they are alive: another one is to lead",
+                "%s: this broker reaches too few of its followers, though they are alive: another broker should lead",
                 business,
             )
         self._coordination.swap(effect.before, effect.after)

@@ -1,7 +1,7 @@
-"""All replicas of a broker: events go in, effects are carried out. One thread, no waiting.
+"""Host of all replicas of a broker: it passes events to them and executes their effects. One thread, no waiting.
 
-Whatever decides is in `venus.replication`; this file knows whom to tell. A standing is published before the effects of
-the step that changed it, because the commit thread looks at it when an effect wakes it.
+The decisions are in `venus.replication`. The host publishes a standing before the effects of the step that changed it,
+because the commit thread reads it when an effect wakes it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from venus.replication.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-#: How often the coordinator is told how this broker is.
+#: Interval at which this broker updates its own description at the coordinator.
 TELL_EVERY_S = 1.0
 ELSEWHERE = "this broker has no replica of it"
 
 
 class Host:
-    """The replicas of one broker. Every method is called in the host's thread, but for `log_changed`.
+    """The replicas of one broker. Every method is called in the host's thread.
 
-    `health` says why another broker should rather lead; empty = this one is healthy. `load` adds to what this broker
-    says of itself how much it has to do, given the number of its replicas.
+    `health` returns why another broker should lead instead; empty = this one is healthy. `load` adds this broker's
+    load to its description, given the number of its replicas.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Host:
         load: Callable[[LiveBroker, int], LiveBroker] = lambda me, _: me,
     ) -> None:
         self.me = me
-        self._health, self._load, self._told_at = health, load, float("-inf")
+        self._health, self._load, self._described_at = health, load, float("-inf")
         self.replicas: dict[str, Replica] = {}
         self.brokers = Brokers()
         self._effects = Effects(
@@ -74,11 +74,11 @@ class Host:
         self._wishes = Wishes(me.member, wanted, self.brokers, coordination, self.take, monotonic)
         self.records: dict[str, Leadership] = {}  # of every business of the cluster
         self._dropping: set[str] = set()
-        self._early: dict[str, dict[Member, m.Fetched]] = {}  # fetches of a term that is not known yet
+        self._early: dict[str, dict[Member, m.Fetched]] = {}  # fetches of a term whose record was not read yet
         self._patience = patience
         self._monotonic = monotonic
         self._lease_until = m.NO_LEASE
-        self._begun: set[str] = set()  # businesses that this process made
+        self._begun: set[str] = set()  # businesses that this process created
         self._halted: set[str] = set()
         shared.tell(
             lambda business, position: post(lambda: self.take(business, position)),
@@ -88,7 +88,7 @@ class Host:
     # -- one event of one replica ----------------------------------------------------------------------------------
 
     def take(self, business: str, event: m.Event) -> None:
-        """Give one event to a replica and carry out what it wants; nothing happens if there is none."""
+        """Pass an event to a replica and execute its effects; ignored if there is no replica."""
         replica = self.replicas.get(business)
         if replica is None or business in self._halted:
             return
@@ -98,7 +98,7 @@ class Host:
             self._effects.carry_out(business, effect)
 
     def halted(self, business: str, reason: str) -> None:
-        """Let a replica rest that cannot go on: it fetches nothing, gives no ballot and does not lead."""
+        """Stop a replica after an error: it fetches nothing, gives no ballot and does not lead."""
         if business not in self._halted:
             logger.critical("%s: %s", business, reason)
         self._halted.add(business)
@@ -136,10 +136,10 @@ class Host:
     # -- from other brokers ----------------------------------------------------------------------------------------
 
     def fetched(self, business: str, event: m.Fetched) -> None:
-        """Take a follower's fetch.
+        """Handle a follower's fetch.
 
-        One of a newer term waits until the record has been read: a follower that heard of the new leader before that
-        leader did itself would be sent away, and come back seconds later, while every write waits for it.
+        A fetch of a newer term waits until the record was read. Otherwise a follower that learned of the new leader
+        before that leader did would be rejected, and retry seconds later, while every write waits for it.
         """
         replica = self.replicas.get(business)
         if replica is None:
@@ -151,35 +151,35 @@ class Host:
             self.take(business, event)
 
     def _take_early(self, business: str) -> None:
-        """Take the fetches that came before the record of their term was read."""
+        """Handle the fetches that arrived before the record of their term was read."""
         for event in self._early.pop(business, {}).values():
             self.fetched(business, event)
 
     def answered(self, business: str, event: m.Answered) -> None:
-        """Take the answer to a fetch of ours."""
+        """Handle the reply to a fetch of this broker."""
         if isinstance(event.answer, m.Entries) and business not in self._halted:
             self.troubles.pop(business, None)
         self.take(business, event)
 
     def line_lost(self, to: Member) -> None:
-        """Note that fetches that were sent to a broker will not be answered."""
+        """Handle the loss of a connection: fetches sent to that broker get no reply."""
         for business in list(self.replicas):
             self.take(business, m.Answered(leader=to, answer=None))
 
     def ballot_asked(self, business: str, by: Member, term: int) -> Ballot | None:
-        """Return the ballot that another broker asks for; None = it gets none."""
+        """Return the ballot that another broker requests; None = it gets none."""
         self._effects.ballot = None
         self.take(business, m.BallotAsked(by=by, term=term))
         return self._effects.ballot
 
     def ballot_came(self, business: str, term: int, ballot: Ballot) -> None:
-        """Take a ballot that was asked for."""
+        """Handle a requested ballot."""
         self.take(business, m.BallotCame(term=term, ballot=ballot))
 
     # -- from the coordinator --------------------------------------------------------------------------------------
 
     def seen(self, leaderships: Iterable[Leadership], brokers: Iterable[LiveBroker]) -> None:
-        """Take up who leads and who lives."""
+        """Handle the newest leaderships and living brokers."""
         self.brokers.seen(brokers)
         self.records = {leadership.business: leadership for leadership in leaderships}
         for leadership in self.records.values():
@@ -188,26 +188,26 @@ class Host:
             self.take(leadership.business, m.Seen(leadership=leadership))
             self._take_early(leadership.business)
             self._leave(leadership)
-        for business in list(self.replicas):  # an election wants to know who lived after the record was read
+        for business in list(self.replicas):  # an election needs the living brokers as of after the record
             self.take(business, m.Living(brokers=self.brokers.live))
             if business not in self.records:
                 self._coordination.ask_forgotten(business)
         self._wishes.look(self.replicas.values())
 
     def _has_part_in(self, known: Leadership) -> bool:
-        """Whether this broker has a replica, or had one that others still need: it was removed, and may lead next."""
+        """Whether this broker has a replica, or a removed one that may still lead next."""
         member = self.me.member
         return member.broker in known.replicas or (member in known.candidates and self._logs.has(known.business))
 
     def forgotten(self, business: str, term: int) -> None:
-        """Take up that a business was forgotten in a term, 0 = it was not; its data goes with it."""
+        """Remove the data of a business that was forgotten in `term`; 0 = it was not forgotten."""
         replica = self.replicas.get(business)
         known = replica.known if replica is not None else None
         if known is not None and term >= known.term and business not in self.records:
             self.drop(business, "it was forgotten")
 
     def _leave(self, known: Leadership) -> None:
-        """Stand aside where this broker has no replica, and remove one that was taken away."""
+        """Publish that this broker has no replica, and remove the data of one that was taken away."""
         business = known.business
         if business not in self.replicas and self.me.member.broker not in known.replicas:
             self._shared.publish(
@@ -221,7 +221,7 @@ class Host:
         """Close a replica and remove its data."""
         if business in self._dropping:
             return
-        logger.info("%s: this broker's replica is removed: %s", business, why)
+        logger.info("%s: removing this broker's replica: %s", business, why)
         self._dropping.add(business)
         self.replicas.pop(business, None)
         self.troubles.pop(business, None)
@@ -233,7 +233,7 @@ class Host:
         self._installations.remove(business, partial(self._dropped, business))
 
     def is_dropping(self, business: str) -> bool:
-        """Whether what this broker has of a business is being removed."""
+        """Whether this broker's data of a business is being removed."""
         return business in self._dropping
 
     def _dropped(self, business: str) -> None:
@@ -254,30 +254,30 @@ class Host:
         self.take(business, m.Leased(until=self._lease_until))
 
     def leased(self, until: float) -> None:
-        """Note until when the lease of this broker holds, NO_LEASE = it has ended."""
+        """Set the deadline of this broker's lease; NO_LEASE = it has ended."""
         self._lease_until = until
         for business in list(self.replicas):
             self.take(business, m.Leased(until=until))
 
     def swapped(self, event: m.Swapped) -> None:
-        """Take the coordinator's answer to a swap."""
+        """Handle the result of a swap."""
         self.take(event.before.business, event)
         self._take_early(event.before.business)
 
     def tick(self) -> None:
-        """Let time pass; a few times a second."""
+        """Advance the timers; called a few times a second."""
         unhealthy = self._health()
         for business, replica in list(self.replicas.items()):
             replica.healthy = not unhealthy
             self.take(business, m.Tick())
         now = self._monotonic()
-        if now >= self._told_at + TELL_EVERY_S:
-            self._told_at = now
+        if now >= self._described_at + TELL_EVERY_S:
+            self._described_at = now
             me = replace(self.me, unhealthy=unhealthy, installing=self._installations.progress())
             self.tell(self._load(me, len(self.replicas)))
 
     def tell(self, me: LiveBroker) -> None:
-        """Let the others know what has changed about this broker."""
+        """Publish a changed description of this broker."""
         if me != self.me:
             self.me = me
             self._coordination.say(me)
@@ -285,17 +285,17 @@ class Host:
     # -- businesses ------------------------------------------------------------------------------------------------
 
     def begun(self, businesses: Iterable[str]) -> None:
-        """Note that this process has told the cluster of businesses: nobody has led their terms before it."""
+        """Record that this process has created the records of businesses: their terms had no leader before."""
         self._begun.update(businesses)
 
     def create(self, business: str, *, term: int = 1) -> None:
-        """Make a business that the cluster does not know, led by this broker."""
+        """Create a business that the cluster does not know, led by this broker."""
         self._begun.add(business)
         live = self.brokers.live.values()
         self._coordination.create(self._wanted.first(business, self.me.member, live, term, self._monotonic()))
 
     def hand_over(self) -> bool:
-        """Let others lead what this broker leads; False = it leads nothing that another one could."""
+        """Hand over every business that this broker leads; False = no other broker can lead any of them."""
         led = [replica.known for replica in self.replicas.values() if replica.leads and replica.known is not None]
         under_way = False
         for known in led:
@@ -307,7 +307,7 @@ class Host:
 
 
 def needed_from(replica: Replica) -> int:
-    """Return the first entry that a follower of a leader lacks; of one that was never heard, the first of all."""
+    """Return the first entry that a follower lacks; 0 if a follower has not fetched yet."""
     known, leading = replica.known, replica.leading
     if known is None or leading is None:
         return 2**63

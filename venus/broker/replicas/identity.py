@@ -1,4 +1,11 @@
-"""Which member of which cluster a store is: a broker that comes back with another store is another member."""
+"""Identity of a store: which member of which cluster it is. A broker with another store is another member.
+
+A data directory that is restored from a backup, or copied, contains its own witness (venus/broker/store/witness.py), so
+it cannot detect that it is older. The cluster would still treat it as the member that has everything, and it could lead
+without what was acknowledged since. So each broker stores the sequence number of its newest durable write at the
+coordinator every few seconds. A store that returns with a lower one becomes a new member: it follows, and counts once
+it has caught up.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +28,17 @@ from venus.replication.records import Member
 
 logger = logging.getLogger(__name__)
 
-#: A backup that is younger than this, and what was written since, cannot be told apart.
+#: A store restored from a backup younger than this is not detected.
 NOTE_EVERY_S = 5.0
 WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """`store` is drawn once; `cluster` is the id of the cluster in which its businesses are, empty = none.
+    """Identity of a store. `store` is drawn once; `cluster` is the id of its cluster, empty = none.
 
-    `terms`: of a store that was taken out of a cluster, in which term each business goes on alone. A term that begins
-    there keeps its entries apart from what others may still have under the same index.
+    `terms`, for a store that left a cluster, has the term in which each business continues alone. A new term
+    distinguishes its entries from those that other brokers may still have under the same index.
     """
 
     store: str
@@ -40,13 +47,13 @@ class Identity:
 
 
 def read(core: Core) -> Identity | None:
-    """Return what the store says of itself; None = it was never in a cluster."""
+    """Read the identity of the store; None = it was never in a cluster."""
     value = core.store.get(keys.STATE, keys.MEMBER)
     return None if value is None else Identity(**json.loads(value))
 
 
 def write(core: Core, identity: Identity | None) -> None:
-    """Keep an identity, on disk when this returns; None = the store is in no cluster any more."""
+    """Store an identity durably; None = the store is in no cluster."""
     value = None if identity is None else json.dumps(asdict(identity)).encode()
 
     def work(group: Group) -> None:
@@ -57,9 +64,9 @@ def write(core: Core, identity: Identity | None) -> None:
 
 
 def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wanted: Wanted) -> tuple[Member, set[str]]:
-    """Make a store a member of a cluster, which is told of its businesses; return who it is and what it told.
+    """Make a store a member of a cluster and create records of its businesses. Return the member and these businesses.
 
-    One that is older than it was is another member from then on.
+    A store that is older than it was becomes a new member.
 
     Raises Refused if the cluster has a business of the same name with another history; Unavailable.
     """
@@ -86,29 +93,29 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
                 f"this store and the cluster both have a business {business.name!r}, each with its own history",
                 hint="give this broker an empty broker.data_dir, or forget the business on one side first",
             )
-    told = set[str]()
+    created = set[str]()
     for business in core.catalogue.stored():
         if business.name not in leaderships:
             coordinator.create(wanted.joining(business.name, me, business.log.terms.newest + 1))
-            told.add(business.name)
+            created.add(business.name)
     write(core, Identity(store=known.store, cluster=cluster))
-    return me, told
+    return me, created
 
 
 def _forget(core: Core, coordinator: Coordinator, me: Member) -> None:
-    """Remove businesses that the cluster has forgotten while this broker was away, even if they exist again."""
+    """Remove businesses that the cluster has forgotten in this broker's absence, even if they exist again."""
     leaderships = {found.business: found for found in coordinator.leaderships()}
     for business in core.catalogue.stored():
         found = leaderships.get(business.name)
         if found is not None and me in found.candidates:
             continue
         if coordinator.forgotten(business.name) >= business.log.terms.newest > 0:
-            logger.info("%s: the cluster has forgotten it; what this broker has of it is removed", business.name)
+            logger.info("%s: the cluster has forgotten it; removing this broker's data of it", business.name)
             core.forget_business(business.name)
 
 
 def go_on_alone(core: Core, identity: Identity) -> None:
-    """Begin a term in each business of a store that was taken out of a cluster, once."""
+    """Begin a new term in each business of a store that left a cluster, once."""
     for business in core.catalogue.stored():
         term = max(identity.terms.get(business.name, 0), business.log.terms.newest + 1)
         begin = partial(
@@ -119,7 +126,7 @@ def go_on_alone(core: Core, identity: Identity) -> None:
 
 
 def was_set_back(core: Core, coordinator: Coordinator, store: str) -> bool:
-    """Whether a store lacks what it is remembered to have had. Raises Unavailable."""
+    """Whether a store lacks writes that the coordinator remembers. Raises Unavailable."""
     had, has = coordinator.noted(store), core.store.opened_at
     if has >= had:
         return False
@@ -132,14 +139,14 @@ def was_set_back(core: Core, coordinator: Coordinator, store: str) -> bool:
 
 
 class Noting:
-    """Notes how new the store is. In the service's event loop."""
+    """Stores the newest write at the coordinator. Runs in the service's event loop."""
 
     def __init__(self, core: Core, coordination: CoordinatorThread, store: str, monotonic: Callable[[], float]) -> None:
         self._core, self._coordination, self._store, self._monotonic = core, coordination, store, monotonic
         self._noted, self._at = 0, float("-inf")
 
     def tick(self) -> None:
-        """Note what has been synced since, if it is time for that."""
+        """Store the newest durable write, if it is time."""
         now, synced = self._monotonic(), self._core.store.synced
         if synced > self._noted and now - self._at >= NOTE_EVERY_S:
             self._noted, self._at = synced, now

@@ -1,8 +1,8 @@
-"""A replica that cannot follow starts over: its business is removed, and a leader's copy takes its place.
+"""Installation of a leader's copy, which replaces the business of a replica that cannot follow.
 
-A mark in the store is there from the removal to the end (unfinished.py). While it is there, the replica neither gives
-a ballot nor leads, and nothing of the copy is served. An installation that was interrupted, by a line that broke or
-by the end of the process, goes on behind the last piece that is in the store, if the leader's copy still stands.
+The store has a mark (copies.py) from the removal of the old business to the end. While it is there, the replica neither
+gives a ballot nor leads, and nothing of the copy is served. An installation interrupted by a lost connection or the end
+of the process continues after the last stored piece, if the leader still has the copy.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ T = TypeVar("T")
 
 WAIT_S = 60.0
 RETRY_S = 1.0
-#: How often whoever waits for the disk looks whether the broker stops.
+#: Interval at which a wait for the disk checks whether the broker stops.
 LOOK_S = 0.5
-#: So long readers of the old copy have to leave.
+#: How long readers of the old data have to finish.
 LEAVE_S = 30.0
-#: So many pieces may be on their way to the store.
+#: Maximum number of pieces queued for the store.
 UNDER_WAY_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an installation is, and where this attempt began."""
+    """Progress of an installation, and the mark at which this attempt began."""
 
     mark: Mark
     began: Mark
@@ -54,7 +54,7 @@ class Progress:
     expected: int
 
     def shown(self, business: str, leader: str, now: float) -> Installing:
-        """Return it as others are told."""
+        """Return the progress as this broker reports it."""
         seconds = max(now - self.began_at, 1e-3)
         records = self.mark.records - self.began.records
         left = max(self.expected - self.mark.records, 0)
@@ -70,20 +70,20 @@ class Progress:
 
 
 class Source(Protocol):
-    """Where copies come from."""
+    """Provider of copies."""
 
     def copy(self, leader: LiveBroker, business: str, mark: Mark | None) -> Generator[Begin | Piece, None, None]:
-        """Return what a copy is and its pieces, from `mark` on if that still stands. Raises VenusError.
+        """Yield the header of a copy and its pieces, after `mark` if that copy still exists. Raises VenusError.
 
-        The end comes only if all have come.
+        The iteration ends only after the last piece.
         """
 
     def copy_done(self, leader: LiveBroker, business: str, copy: str) -> None:
-        """Let the leader remove a copy that is installed; nothing happens if it does not hear that."""
+        """Ask the leader to remove an installed copy. A lost request is harmless: the copy expires."""
 
 
 class Installer:
-    """An `Installations`: one copy at a time, in a thread. `ended` ends the streams of a business."""
+    """An `Installations`: installs one copy at a time, in a thread. `ended` ends the streams of a business."""
 
     def __init__(
         self,
@@ -104,17 +104,17 @@ class Installer:
         self._progress: dict[str, Progress] = {}
 
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
-        """Install a leader's copy; tried again until it is there, or another leader is named.
+        """Install a leader's copy; retried until it is complete, or another leader is requested.
 
-        Whoever asks again while the copy of the same leader is under way gets that one: a second one would replace
-        the log that the replica follows by then. Only the newest `done` is called.
+        A repeated request for the same leader joins the installation under way: a second one would replace the log
+        that the replica follows by then. Only the newest `done` is called.
         """
         with self._lock:
             self._wanted[business] = leader, done
             self._wake()
 
     def progress(self) -> tuple[Installing, ...]:
-        """Return how far the installations under way have come."""
+        """Return the progress of the running installations."""
         now = time.monotonic()
         return tuple(
             found.shown(business, found.mark.leader.partition("/")[0], now)
@@ -122,7 +122,7 @@ class Installer:
         )
 
     def remove(self, business: str, done: Callable[[], None]) -> None:
-        """Remove all that there is of a business; what is installed of it is given up."""
+        """Remove all data of a business and cancel its installation."""
         with self._lock:
             self._wanted.pop(business, None)
             self._unwanted[business] = done
@@ -134,7 +134,7 @@ class Installer:
             self._thread.start()
 
     def stop(self) -> None:
-        """Give up what is under way: the next process goes on with it."""
+        """Stop the thread; the next process continues a running installation."""
         self._stopping.set()
         thread = self._thread
         if thread is not None:
@@ -154,7 +154,7 @@ class Installer:
                 business, (leader, _) = next(iter(self._wanted.items()))
             try:
                 position = self._install(business, leader)
-            except Exception as error:  # whatever it is: others wait for this thread
+            except Exception as error:  # any error: other businesses need this thread
                 self._failed(business, leader, error)
                 continue
             finally:
@@ -164,7 +164,7 @@ class Installer:
                 self._post(lambda done=newest, position=position: done(position))  # type: ignore[misc]
 
     def _failed(self, business: str, leader: LiveBroker, error: Exception) -> None:
-        """Try the others first: what one cannot get now keeps nobody else out of sync."""
+        """Move a failed installation to the end of the queue, so that it does not delay the others."""
         unexpected = None if isinstance(error, VenusError) else error
         logger.warning("%s: the copy of %s: %s", business, leader.member.broker, error, exc_info=unexpected)
         with self._lock:
@@ -173,17 +173,17 @@ class Installer:
         self._stopping.wait(RETRY_S)
 
     def _wait(self, future: Future[T]) -> T:
-        """Return what the core answers, however slow the disk is. Raises Unavailable when the broker stops."""
+        """Wait for a result of the core without a time limit. Raises Unavailable when the broker stops."""
         while not self._stopping.is_set():
             try:
                 return future.result(LOOK_S)
             except TimeoutError:
-                if future.done():  # it has failed with such an error, or is done just now
+                if future.done():  # the work itself raised TimeoutError, or it has just ended
                     return future.result()
-        raise Unavailable("the installation was given up")
+        raise Unavailable("the installation was cancelled")
 
     def _answered(self, business: str, leader: LiveBroker) -> Callable[[LogChanged], None] | None:
-        """Return who is told that this leader's copy is there; None = it is not wanted any more."""
+        """Return the callback for this leader's installed copy; None = the request was replaced or cancelled."""
         with self._lock:
             wanted, done = self._wanted.get(business, (None, None))
             if wanted != leader:
@@ -202,7 +202,7 @@ class Installer:
             return
         except Exception as error:
             unexpected = None if isinstance(error, VenusError) else error
-            logger.warning("%s: what there is of it cannot be removed yet: %s", business, error, exc_info=unexpected)
+            logger.warning("%s: cannot remove its data yet: %s", business, error, exc_info=unexpected)
             self._stopping.wait(RETRY_S)
             return
         with self._lock:
@@ -218,8 +218,8 @@ class Installer:
         return self._take_over(business, leader, mark)
 
     def _take_copy(self, business: str, leader: LiveBroker, mark: Mark | None, pieces: Iterator[Begin | Piece]) -> Mark:
-        """Write a copy as it comes; return its mark."""
-        begin = next(pieces, None)  # before anything is removed: this leader has a copy to give
+        """Write a copy as it arrives; return its mark."""
+        begin = next(pieces, None)  # before anything is removed: the leader must have a copy
         if not isinstance(begin, Begin):
             raise Unavailable(f"broker {leader.member.broker} has nothing of it")
         if mark is None or begin.copy != mark.copy:
@@ -227,7 +227,7 @@ class Installer:
             mark = Mark(number=number, copy=begin.copy, leader=str(leader.member))
             self._remove(business, mark)
         else:
-            logger.info("%s: its installation goes on behind %d records", business, mark.records)
+            logger.info("%s: its installation continues after %d records", business, mark.records)
         self._progress[business] = Progress(
             mark=mark, began=mark, began_at=time.monotonic(), expected=begin.records_expected
         )
@@ -235,7 +235,7 @@ class Installer:
         return mark
 
     def _take_over(self, business: str, leader: LiveBroker, mark: Mark) -> LogChanged:
-        """Let everybody find the business again, once its copy is found to be whole."""
+        """Put the installed business into the catalogue after checking that its copy is complete."""
         try:
             found = self._core.take_in(mark.number)
         except StorageError as error:
@@ -254,11 +254,11 @@ class Installer:
         return position_of(found)
 
     def _write_all(self, business: str, leader: LiveBroker, mark: Mark, pieces: Iterator[Begin | Piece]) -> None:
-        """Write pieces as they come; some are on their way to the store while others come."""
+        """Write pieces as they arrive, with a limited number queued for the store."""
         under_way: deque[Future[None]] = deque()
         for piece in pieces:
             if self._stopping.is_set() or self._unwanted or self._wanted.get(business, (None,))[0] != leader:
-                raise Unavailable("the installation was given up")
+                raise Unavailable("the installation was cancelled")
             if not isinstance(piece, Piece):
                 raise ProtocolError("a copy begins twice")
             self._core.space.check_data(0)
@@ -282,12 +282,12 @@ class Installer:
         return self._core.commits.submit(work)
 
     def _useless(self, business: str, mark: Mark, why: str) -> Unavailable:
-        """Note that nothing of a copy may be used again."""
+        """Mark a copy as unusable."""
         self._wait(self._core.commits.submit(lambda group: _put_mark(group, business, Mark(number=mark.number))))
         return Unavailable(why)
 
     def _remove(self, business: str, mark: Mark | None) -> Business | None:
-        """Remove and return what there is of a business; `mark` is that of the copy that follows, if one does."""
+        """Remove and return the present business; `mark` is that of the copy that replaces it, if any."""
         catalogue, commits = self._core.catalogue, self._core.commits
         found = self._taken_out(business)
         if found is not None:
@@ -322,7 +322,7 @@ class Installer:
                 )
                 time.sleep(0.05)
             except Unavailable:
-                return None  # an installation that was given up has removed it
+                return None  # a cancelled installation has removed it
 
 
 def _put_mark(group: Group, business: str, mark: Mark | None) -> None:

@@ -1,7 +1,7 @@
-"""The lines to other brokers, over gRPC: one stream to each broker that is followed, one from each follower.
+"""Connections to other brokers over gRPC: one stream to each followed broker, one from each follower.
 
-Everything runs in the service's event loop, and so does the host. A line that breaks, or on which a fetch is not
-answered, is given up: the host is told, asks again, and that opens a new one.
+Everything runs in the service's event loop, as the host does. A connection that breaks, or on which a fetch gets no
+reply, is closed. The host is notified and repeats its fetches, which opens a new connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOLLOW = "/venus.wire.Replica/Follow"
 BALLOT = "/venus.wire.Replica/Ballot"
 COPY = "/venus.wire.Replica/Copy"
 BALLOT_TIMEOUT_S = 1.0
-#: A leader answers each fetch within half a second, if only with its high watermark.
+#: Limit for a reply: a leader answers each fetch within half a second, at least with its high watermark.
 SILENT_S = 5.0
 RECONNECT_S = 0.2
 
@@ -50,14 +50,14 @@ class Lines:
         self._out: dict[Member, OutLine] = {}
         self._in: dict[Member, InLine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._broken: set[Member] = set()  # told once, until something is heard again
+        self._broken: set[Member] = set()  # logged once, until the connection works again
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """Return a channel to another broker, with this one's certificate if the cluster has TLS."""
+        """Return a channel to another broker; it uses this broker's certificate if the cluster has TLS."""
         return aio_channel(Address(address, self._proof), _options())
 
     def fetch(self, to: LiveBroker, business: str, fetch: Fetch) -> None:
-        """Ask a leader for entries."""
+        """Send a fetch to a leader."""
         line = self._out.get(to.member)
         if line is not None and (line.address != to.address or line.is_silent):
             line.close()
@@ -67,13 +67,13 @@ class Lines:
         line.send(wire.put_fetch(business, fetch))
 
     def answer(self, to: Member, business: str, answer: Answer) -> None:
-        """Answer a follower's fetch, if its line is still there."""
+        """Reply to a follower's fetch, if its connection is still open."""
         line = self._in.get(to)
         if line is not None:
             line.send(wire.put_answer(business, answer))
 
     def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
-        """Ask a replica for its ballot."""
+        """Request a ballot from a replica."""
         self._spawn(self._ask_ballot(to, business, term))
 
     async def _ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
@@ -92,7 +92,7 @@ class Lines:
             self.host.ballot_came(business, term, ballot)
 
     def copy_done(self, leader: LiveBroker, business: str, copy: str) -> None:
-        """Let a leader remove a copy that is installed; from any thread but the loop's."""
+        """Ask a leader to remove an installed copy; from any thread but the loop's."""
         greeting = self.greeting(leader.member)
         request = replica_pb2.CopyRequest(greeting=greeting, business=business, copy=copy, done=True)
         with unchecked_channel(Address(leader.address, self._proof), _options()) as channel:
@@ -104,9 +104,9 @@ class Lines:
                 logger.info("%s: broker %s keeps its copy for a while: %s", business, leader.member.broker, error)
 
     def copy(self, leader: LiveBroker, business: str, mark: Mark | None) -> Generator[Begin | Piece, None, None]:
-        """Read a leader's copy of a business, from any thread but the loop's; the end comes only if all has come.
+        """Read a leader's copy of a business, from any thread but the loop's; it ends only after the last piece.
 
-        `mark` says behind which piece of which copy it goes on, if that copy still stands.
+        `mark` is the place in an earlier copy at which to continue, if the leader still has that copy.
         """
         request = replica_pb2.CopyRequest(greeting=self.greeting(leader.member), business=business)
         if mark is not None:
@@ -131,45 +131,45 @@ class Lines:
                 raise from_rpc_error(error) from error
             finally:
                 call.cancel()
-        raise ProtocolError(f"a copy ended after {taken} frames without saying so")
+        raise ProtocolError(f"a copy ended after {taken} frames without an end mark")
 
     def greeting(self, to: Member) -> replica_pb2.Greeting:
-        """Say who speaks to whom."""
+        """Return the greeting that names the cluster and both members."""
         return replica_pb2.Greeting(cluster=self.cluster, sender=wire.put_member(self.me), receiver=wire.put_member(to))
 
     def broke(self, line: OutLine, why: str) -> None:
-        """Say that a line cannot be used, once."""
+        """Log that a connection is broken, once."""
         if line.to not in self._broken:
             self._broken.add(line.to)
             logger.warning("the line to broker %s at %s: %s", line.to.broker, line.address, why)
 
     def heard(self, line: OutLine) -> None:
-        """Note that a line works."""
+        """Record that a connection works."""
         if line.to in self._broken:
             self._broken.discard(line.to)
             logger.info("the line to broker %s at %s works again", line.to.broker, line.address)
 
     def lost(self, line: OutLine) -> None:
-        """Note that a line has ended."""
+        """Remove a closed connection and notify the host."""
         if self._out.get(line.to) is line:
             del self._out[line.to]
             if self.host is not None:
                 self.host.line_lost(line.to)
 
     def enter(self, line: InLine) -> None:
-        """Take a follower's line; a newer one replaces it."""
+        """Add a follower's connection; it replaces an older one."""
         older = self._in.get(line.follower)
         self._in[line.follower] = line
         if older is not None:
             older.end()
 
     def leave(self, line: InLine) -> None:
-        """Note that a follower's line has ended."""
+        """Remove a follower's closed connection."""
         if self._in.get(line.follower) is line:
             del self._in[line.follower]
 
     async def close(self) -> None:
-        """End every line."""
+        """Close every connection."""
         self.host = None
         lines, self._out = list(self._out.values()), {}
         for line in lines:
@@ -188,7 +188,7 @@ class Lines:
 
 
 class OutLine:
-    """Our stream to a broker that we follow."""
+    """Stream from this broker to a leader that it follows."""
 
     def __init__(self, lines: Lines, to: LiveBroker) -> None:
         self.to, self.address = to.member, to.address
@@ -200,7 +200,7 @@ class OutLine:
 
     @property
     def is_silent(self) -> bool:
-        """Whether what was asked has not been answered for too long."""
+        """Whether a fetch has had no reply for too long."""
         return self._asked_at is not None and time.monotonic() - self._asked_at > SILENT_S
 
     def send(self, fetch: replica_pb2.FetchEntries) -> None:
@@ -211,7 +211,7 @@ class OutLine:
         self._wake.set()
 
     def close(self) -> None:
-        """End the line."""
+        """Close the connection."""
         self.task.cancel()
 
     async def _run(self) -> None:
@@ -257,10 +257,10 @@ class OutLine:
 
 
 class InLine:
-    """A follower's stream to us.
+    """Stream from a follower to this broker.
 
-    Of a business the newest answer alone waits: a follower that asks again, because the line is slow, has no use for
-    the one before, and each may have a frame of entries.
+    Only the newest reply of each business waits. A follower that repeats a fetch on a slow connection has no use for
+    the earlier reply, and each may contain a frame of entries.
     """
 
     def __init__(self, follower: Member, context: Context) -> None:
@@ -271,17 +271,17 @@ class InLine:
         self._ended = False
 
     def send(self, answer: replica_pb2.FetchAnswer) -> None:
-        """Send an answer soon, in the place of one that waits."""
+        """Queue a reply; it replaces one that still waits."""
         self._waiting[answer.business] = answer
         self._wake.set()
 
     def end(self) -> None:
-        """End the line."""
+        """Close the connection."""
         self._ended = True
         self._wake.set()
 
     async def write(self) -> None:
-        """Send answers until the line ends; several small ones share a frame."""
+        """Send replies until the connection closes; several small ones share a frame."""
         while not self._ended:
             await self._wake.wait()
             self._wake.clear()
@@ -295,7 +295,7 @@ class InLine:
         return self._waiting.popitem(last=False)[1]
 
 
-#: What gRPC says of a call that ended while something was written to it, and of any other failure to write.
+#: Text of gRPC for a call that ended during a write, and for any other failure to write.
 _NOT_WRITTEN = "Internal error from Core"
 _WHY_ENDED = "it is stopping, or has another one from here"
 
@@ -309,7 +309,7 @@ def _options() -> list[tuple[str, int]]:
 
 
 def ending(code: grpc.StatusCode, details: str) -> str:
-    """Return in words why the other broker's end of a line has come to its end."""
+    """Return in words why the other broker has closed the connection."""
     if code is grpc.StatusCode.OK:
         return f"that broker has ended it; {_WHY_ENDED}"
     if code is grpc.StatusCode.INTERNAL and details == _NOT_WRITTEN:

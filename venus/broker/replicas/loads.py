@@ -1,7 +1,8 @@
-"""How much of its machine a broker uses, as the others learn it with its lease (Minos 3.4.2).
+"""Load and health that a broker publishes with its lease (Minos 3.4.2).
 
-Rounded, and said again only when it has changed or after half a minute, because every word is a write at etcd and news
-for all brokers.
+The load is rounded, and published only when it has changed or after half a minute: each publication is a write at etcd
+that wakes all brokers. Health breaks ties inside the in-sync set and excludes no broker: an unhealthy one leads only if
+no other complete one can (venus/replication/election.py).
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from venus.broker.store.space import Space
 from venus.network.scheduling import STALE_S, Load
 from venus.replication.records import LiveBroker
 
-#: Below so many times the free space at which writes are refused, somebody with more room should lead.
+#: Below this multiple of the free space at which writes are refused, another broker should lead.
 NEARLY_FULL = 2
-#: An fsync that takes longer is slow; two within the window are not chance.
+#: A longer fsync is slow; two within the window count as trouble.
 SLOW_SYNC_S = 1.0
 SLOW_SYNCS = 2
 WINDOW_S = 30.0
-#: A trouble that has ended counts for so long, so that leadership does not go back and forth.
+#: How long a trouble counts after its end, so that leadership does not oscillate.
 SUSTAIN_S = 30.0
 LOOK_EVERY_S = 1.0
 MEASURE_EVERY_S = 10.0
 AGAIN_AFTER_S = STALE_S / 2
 STEP = 0.05
-#: Where the network card does not say how fast it is: 1 Gbit/s.
+#: Assumed if the network card does not report its speed: 1 Gbit/s.
 LINK_BYTES_PER_S = 125_000_000.0
 
 
 def trouble(free_bytes: int, free_bytes_min: int, syncs: Syncs, now: float) -> str:
-    """Return what is wrong now; empty = nothing."""
+    """Return the present trouble; empty = none."""
     if free_bytes < NEARLY_FULL * free_bytes_min:
         return f"its disk has less than {NEARLY_FULL * free_bytes_min >> 20} MiB free"
     running = syncs.running_s(now)
@@ -47,7 +48,7 @@ def trouble(free_bytes: int, free_bytes_min: int, syncs: Syncs, now: float) -> s
 
 
 class Health:
-    """Called often, looks once a second."""
+    """Health of this broker. Called often, checks once a second."""
 
     def __init__(self, store: Store, space: Space, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store, self._space, self._monotonic = store, space, monotonic
@@ -56,7 +57,7 @@ class Health:
         self._why = ""
 
     def __call__(self) -> str:
-        """Return why somebody else should rather lead; empty = this broker is healthy."""
+        """Return why another broker should lead instead; empty = this broker is healthy."""
         now = self._monotonic()
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
@@ -69,7 +70,7 @@ class Health:
 
 
 class Loads:
-    """Called often, looks every ten seconds; never blocks."""
+    """Load of this broker. Called often, measures every ten seconds; never blocks."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Loads:
         self._looked_at = self._said_at = float("-inf")
 
     def __call__(self, me: LiveBroker, businesses: int) -> LiveBroker:
-        """Return what a broker of so many replicas says of itself."""
+        """Return the description of this broker with its load and the number of its replicas."""
         now = self._monotonic()
         if now - self._looked_at < MEASURE_EVERY_S:
             return me
@@ -95,14 +96,14 @@ class Loads:
 
 
 class Machine:
-    """Reads the machine."""
+    """Measures the machine."""
 
     def __init__(self) -> None:
         self._before: tuple[float, int] | None = None
-        psutil.cpu_percent(None)  # the first reading says nothing
+        psutil.cpu_percent(None)  # the first reading has no meaning
 
     def __call__(self, data_dir: Path, now: float) -> Load:
-        """Return what is used, each over its own capacity."""
+        """Return the used share of each resource."""
         found = os.statvfs(data_dir)
         used = found.f_blocks - found.f_bfree
         return Load(
@@ -113,7 +114,7 @@ class Machine:
         )
 
     def _network(self, now: float) -> float:
-        """Return the share of the busier direction of the fastest card since the last look."""
+        """Return the used share of the busier direction of the fastest card since the last call."""
         counters = psutil.net_io_counters()
         moved = max(counters.bytes_sent, counters.bytes_recv) if counters else 0
         before, self._before = self._before, (now, moved)

@@ -1,4 +1,4 @@
-"""What unclean elections may have lost, in the record of its business: from the leader's log, until closed. Pure."""
+"""Loss windows: what unclean elections may have lost, in the record of a business, until they are closed. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from venus.replication.records import Leadership, LossWindow, Policy
 
 
 def doubted(known: Leadership) -> tuple[int, ...]:
-    """Return the unclean terms of which nobody has said yet what they lost."""
+    """Return the unclean terms whose loss is not recorded yet."""
     measured = {window.term for window in known.losses if window.measured}
     return tuple(term for term in known.unclean_terms if term not in measured)
 
 
 def recorded(known: Leadership, losses: Iterable[Loss]) -> Leadership | None:
-    """Return the record with what the leader's log knows of open windows; None = it has that.
+    """Return the record with what the leader's log knows of open windows; None = it is up to date.
 
-    A window that turns out to be empty is closed: the source has nothing that the log does not have.
+    An empty window is closed: the source has nothing that the log lacks.
     """
     windows = {window.term: window for window in known.losses}
     empty: set[int] = set()
@@ -44,7 +44,7 @@ def recorded(known: Leadership, losses: Iterable[Loss]) -> Leadership | None:
 def verified(known: Leadership, group: str, terms: Collection[int], groups: Collection[str]) -> Leadership:
     """Return the record after a comparison of a group's target with source and full data, and its repair.
 
-    A window is closed once that was done for each of `groups`.
+    A window is closed once each of `groups` was compared and repaired.
     """
     losses = tuple(
         replace(window, verified=tuple(sorted({*window.verified, group})))
@@ -70,12 +70,12 @@ def _without(known: Leadership, terms: Collection[int]) -> Leadership:
 
 
 def must_not_happen(known: Leadership) -> bool:
-    """Whether whoever leads has what others have applied, unless an old data directory was put in place by hand."""
+    """Whether the leader must have what others have applied, unless an old data directory was restored by hand."""
     return known.policy is Policy.CONSISTENCY and not known.unclean_terms
 
 
 def diverged(effect: Reinstall) -> str:
-    """Say that this replica keeps what it has, and the ways out."""
+    """Return the message that this replica has stopped and keeps its data, with the ways out."""
     leader = effect.leader.broker
     return (
         f"broker {leader} leads without what was acknowledged: {effect.reason}; this replica has stopped and keeps "

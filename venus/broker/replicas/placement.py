@@ -1,4 +1,4 @@
-"""Which brokers shall have a replica of a business; pure."""
+"""Placement of replicas: which brokers get a replica of a business, and the known brokers. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What `[cluster]` wants of every business. `now` is in seconds of a clock that nobody sets."""
+    """Replication settings of `[cluster]`, and the records that follow from them. `now` is a monotonic time."""
 
     replicas: int = 3
     policy: Policy = Policy.CONSISTENCY
     min_in_sync: int = 2
-    #: What brokers say of their load, and what was placed since.
+    #: Reported loads of the brokers, and what was placed since.
     scheduler: Scheduler = field(default_factory=Scheduler, compare=False)
 
     def first(self, business: str, me: Member, live: Collection[LiveBroker], term: int, now: float = 0.0) -> Leadership:
@@ -33,9 +33,9 @@ class Wanted:
         )
 
     def joining(self, business: str, me: Member, term: int) -> Leadership:
-        """Return the record of a business that one broker had alone: it needs no other one until there are some.
+        """Return the record of a business that one broker had alone; its minimum rises once more brokers are in sync.
 
-        One copy was enough before the cluster, so nothing is promised less; writes do not wait for brokers to come.
+        One copy was enough before the cluster, so writes do not wait for other brokers.
         """
         first = self.first(business, me, (), term)
         if first.min_in_sync == 1:
@@ -43,7 +43,7 @@ class Wanted:
         return replace(first, min_in_sync=1, min_in_sync_wanted=first.min_in_sync)
 
     def next_record(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
-        """Return what the leader changes about the replicas next; None = nothing, for now."""
+        """Return the leader's next change of the replicas; None = nothing to change."""
         return raised(known) or left(known, live) or self.replaced(known, live, now) or self.grown(known, live, now)
 
     def replaced(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
@@ -55,7 +55,7 @@ class Wanted:
         return replace(known, replicas=(*known.replicas, spare[0]), leaving=(*known.leaving, draining[0]))
 
     def grown(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
-        """Return the record with the replicas that are missing; None = nobody is there, or nobody is missing."""
+        """Return the record with the missing replicas; None = none is missing, or no broker is available."""
         missing = (known.replicas_wanted or self.replicas) - len(staying(known))
         if missing <= 0:
             return None
@@ -65,7 +65,7 @@ class Wanted:
     def _others(
         self, business: str, live: Collection[LiveBroker], known: Iterable[str], count: int, now: float
     ) -> list[str]:
-        """Return up to `count` living brokers that have none: each business's own owners, unless their load is high."""
+        """Return up to `count` living brokers without a replica: the owners by rank, unless their load is high."""
         self._take_reports(live, now)
         taken = frozenset(known)
         left = {broker.member.broker for broker in live if not broker.draining} - taken
@@ -86,19 +86,19 @@ class Wanted:
 
 
 def staying(known: Leadership) -> tuple[str, ...]:
-    """Return the brokers whose replicas are there to stay."""
+    """Return the brokers whose replicas are not leaving."""
     return tuple(name for name in known.replicas if name not in known.leaving)
 
 
 def raised(known: Leadership) -> Leadership | None:
-    """Return the record with the minimum that was put off until enough are in sync; None = it stays as it is."""
+    """Return the record with the postponed minimum once enough replicas are in sync; None = no change."""
     if known.min_in_sync_wanted <= known.min_in_sync or len(known.in_sync) < known.min_in_sync_wanted:
         return None
     return replace(known, min_in_sync=known.min_in_sync_wanted, min_in_sync_wanted=0)
 
 
 def left(known: Leadership, live: Iterable[LiveBroker]) -> Leadership | None:
-    """Return the record without the replicas that are to leave; None = there are none, or the others are not ready."""
+    """Return the record without the leaving replicas; None = there are none, or the others are not in sync."""
     stay = staying(known)
     living = {broker.member for broker in live}
     ready = {member.broker for member in known.in_sync & living}
@@ -108,39 +108,39 @@ def left(known: Leadership, live: Iterable[LiveBroker]) -> Leadership | None:
 
 
 def dismissed(known: Leadership) -> Leadership:
-    """Return the record without the wish for another leader."""
+    """Return the record without the request for another leader."""
     return replace(known, successor="")
 
 
 def may_be_dropped(known: Leadership, me: Member) -> bool:
-    """Whether this broker's replica is of no use to anybody: it was taken away, and enough others have everything."""
+    """Whether this broker's replica can be removed: it was taken away, and enough others are complete."""
     if me.broker in known.replicas or known.leader in (None, me):
         return False
     return me not in known.in_sync | known.last_in_sync and len(known.in_sync) >= known.min_in_sync
 
 
 class Brokers:
-    """`live` have a lease; the address of one that is gone is remembered, because it may be back any moment."""
+    """Known brokers. `live` have a lease; the addresses of others are kept, because they may return at any moment."""
 
     def __init__(self) -> None:
         self.live: dict[Member, LiveBroker] = {}
         self._known: dict[Member, LiveBroker] = {}
 
     def seen(self, brokers: Iterable[LiveBroker]) -> None:
-        """Take up who lives."""
+        """Update the living brokers."""
         self.live = {broker.member: broker for broker in brokers}
         self._known.update(self.live)
 
     def order(self, member: Member) -> tuple[object, ...]:
-        """Return what to sort living brokers by, the best leader first."""
+        """Return the sort key of a living broker, the best leader first."""
         broker = self.live[member]
         return broker.draining, bool(broker.unhealthy), broker.priority, member
 
     def known(self, member: Member | None) -> LiveBroker | None:
-        """Return a broker that lives, or did."""
+        """Return a broker that is or was alive."""
         return self._known.get(member) if member is not None else None
 
     def address(self, member: Member | None) -> str:
-        """Return where a broker is; empty = not known."""
+        """Return the address of a broker; empty = unknown."""
         found = self.known(member)
         return found.address if found is not None else ""

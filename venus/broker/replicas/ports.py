@@ -1,6 +1,6 @@
-"""What the host of the replicas needs from outside; the simulation puts its own in their place.
+"""Interfaces that the host of the replicas needs; the simulation implements its own.
 
-Every method returns at once. What comes of it is told to the host, in the host's thread, by its methods.
+Every method returns at once. Results reach the host in its thread, by calls of its methods.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ Post = Callable[[Callable[[], None]], None]
 
 
 class Transport(Protocol):
-    """The lines to other brokers. What is lost on the way is asked for again; nothing arrives in another order."""
+    """Connections to other brokers. Lost messages are requested again; messages arrive in order."""
 
     def fetch(self, to: LiveBroker, business: str, fetch: Fetch) -> None:
-        """Ask a leader for entries; `Host.answered` or `Host.line_lost` follows."""
+        """Send a fetch to a leader; `Host.answered` or `Host.line_lost` follows."""
 
     def answer(self, to: Member, business: str, answer: Answer) -> None:
-        """Answer a follower's fetch; nothing happens if it has gone."""
+        """Reply to a follower's fetch; ignored if the follower is gone."""
 
     def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
-        """Ask a replica for its ballot; `Host.ballot_came` follows, or nothing."""
+        """Request a ballot from a replica; `Host.ballot_came` follows, or nothing."""
 
 
 class Logs(Protocol):
     """The logs of this broker."""
 
     def open(self, business: str) -> tuple[LogChanged, int, bool]:
-        """Return where a log stands, up to where it is applied, and False if an installation was interrupted.
+        """Return the state of a log, its applied index, and False if an installation was interrupted.
 
-        If there is no log, an empty one begins.
+        Creates an empty log if there is none.
         """
 
     def has(self, business: str) -> bool:
-        """Whether there is a log."""
+        """Whether the business has a log."""
 
     def append(self, business: str, effect: Append, sender: str) -> None:
         """Append a leader's entries; LogChanged with its order follows in any case."""
 
     def truncate(self, business: str, effect: Truncate) -> None:
-        """Take back every entry from an end on; LogChanged with its order follows in any case."""
+        """Remove every entry from an index on; LogChanged with its order follows in any case."""
 
     def advance(self, business: str) -> None:
-        """Apply what the standing says is safe."""
+        """Apply the entries that the standing reports as safe."""
 
     def lead(self, business: str, term: int) -> None:
         """Begin a leadership; LogChanged follows."""
 
     def refuse(self, business: str) -> None:
-        """Refuse whoever waits, in the words of the standing: this broker leads, and cannot acknowledge any more."""
+        """Fail waiting requests with the standing's refusal: this broker leads, but can no longer acknowledge."""
 
     def retire(self, business: str, leader: str) -> None:
-        """Refuse whoever waits; `leader` is the address of the one who leads now, if that is known."""
+        """Fail waiting requests; `leader` is the address of the present leader, empty if unknown."""
 
     def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:
         """Return stored entries from `first` on, as many as one frame holds, if they are in memory."""
@@ -69,20 +69,20 @@ class Installations(Protocol):
     """Copies of leaders for replicas that cannot follow."""
 
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
-        """Install a leader's copy; `done` follows in the host's thread, however often it has to be tried."""
+        """Install a leader's copy, with retries; `done` follows in the host's thread."""
 
     def progress(self) -> tuple[Installing, ...]:
-        """Return how far the installations under way have come."""
+        """Return the progress of the running installations."""
 
     def remove(self, business: str, done: Callable[[], None]) -> None:
-        """Remove all that there is of a business, an installation under way included; `done` follows likewise."""
+        """Remove all data of a business and cancel its installation; `done` follows in the host's thread."""
 
 
 class Coordination(Protocol):
-    """The coordinator, whose calls take their time."""
+    """Calls of the coordinator that do not block the host."""
 
     def read_soon(self) -> None:
-        """Read who lives and who leads; `Host.seen` follows."""
+        """Read leaderships and living brokers soon; `Host.seen` follows."""
 
     def swap(self, before: Leadership, after: Leadership) -> None:
         """Replace a record; `Host.swapped` follows."""
@@ -91,7 +91,7 @@ class Coordination(Protocol):
         """Store a new business; `Host.seen` follows."""
 
     def say(self, me: LiveBroker) -> None:
-        """Say something else of this broker."""
+        """Publish a changed description of this broker."""
 
     def ask_forgotten(self, business: str) -> None:
-        """Ask whether a business that has no record any more was forgotten; `Host.forgotten` follows."""
+        """Ask whether a business without a record was forgotten; `Host.forgotten` follows."""

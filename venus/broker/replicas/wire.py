@@ -1,4 +1,4 @@
-"""Messages of the replicas as they travel: protobuf from and to what `venus.replication` knows."""
+"""Conversion of replica messages between protobuf and `venus.replication`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from venus.wire import replica_pb2
 
 
 def put_member(member: Member) -> replica_pb2.ClusterMember:
-    """Return a member for the wire."""
+    """Encode a member."""
     return replica_pb2.ClusterMember(broker=member.broker, store=member.store)
 
 
 def member(found: replica_pb2.ClusterMember) -> Member:
-    """Read a member."""
+    """Decode a member."""
     return Member(broker=found.broker, store=found.store)
 
 
 def put_fetch(business: str, fetch: Fetch) -> replica_pb2.FetchEntries:
-    """Return a fetch for the wire."""
+    """Encode a fetch."""
     return replica_pb2.FetchEntries(
         business=business, term=fetch.term, index=fetch.index, last_term=fetch.last_term, version=fetch.version
     )
 
 
 def fetched(follower: Member, found: replica_pb2.FetchEntries) -> Fetched:
-    """Read a fetch."""
+    """Decode a fetch."""
     return Fetched(
         follower=follower, term=found.term, index=found.index, last_term=found.last_term, version=found.version
     )
 
 
 def put_answer(business: str, answer: Answer) -> replica_pb2.FetchAnswer:
-    """Return the answer to a fetch for the wire."""
+    """Encode the reply to a fetch."""
     found = replica_pb2.FetchAnswer(business=business, term=answer.term)
     match answer:
         case Entries():
@@ -54,7 +54,7 @@ def put_answer(business: str, answer: Answer) -> replica_pb2.FetchAnswer:
 
 
 def answer(found: replica_pb2.FetchAnswer) -> Answer:
-    """Read the answer to a fetch. Raises ProtocolError."""
+    """Decode the reply to a fetch. Raises ProtocolError."""
     match found.outcome:
         case replica_pb2.ENTRIES:
             return Entries(term=found.term, first=found.index, high=found.high, entries=tuple(found.entries))
@@ -74,7 +74,7 @@ def answer(found: replica_pb2.FetchAnswer) -> Answer:
 
 
 def put_ballot(ballot: Ballot | None) -> replica_pb2.BallotAnswer:
-    """Return a ballot for the wire; None = none is given."""
+    """Encode a ballot; None = none is given."""
     if ballot is None:
         return replica_pb2.BallotAnswer()
     return replica_pb2.BallotAnswer(
@@ -83,12 +83,12 @@ def put_ballot(ballot: Ballot | None) -> replica_pb2.BallotAnswer:
 
 
 def ballot(of: Member, found: replica_pb2.BallotAnswer) -> Ballot | None:
-    """Read the ballot of a member; None = it gave none."""
+    """Decode the ballot of a member; None = it gave none."""
     if not found.given:
         return None
     return Ballot(member=of, last_term=found.last_term, end=found.end, high=found.high, healthy=found.healthy)
 
 
 def nbytes(found: replica_pb2.FetchAnswer) -> int:
-    """Return about how large an answer is."""
+    """Return the approximate size of a reply."""
     return sum(map(len, found.entries)) + len(found.business) + 64

@@ -1,6 +1,6 @@
-"""What a leader does for operators: replicas that come and go, another leader. The record has what they want.
+"""Execution of operators' requests by the leader: added, moved and removed replicas, another leader.
 
-Wishes stand in the record, so whoever had one need not wait, and a wish that is repeated changes nothing.
+Requests are stored in the record. So the operator's command need not wait, and a repeated request changes nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from venus.replication.messages import HandOver
 from venus.replication.records import Leadership, Member
 from venus.replication.replica import Replica
 
-#: A broker that is draining tries so often to hand over; each try holds writes back until the successor has everything.
+#: Interval between hand-overs by a draining broker; each delays writes until the successor has everything.
 DRAIN_EVERY_S = 5.0
 
 Take = Callable[[str, HandOver], None]
 
 
 class Wishes:
-    """Looked at whenever the coordinator was read; in the host's thread."""
+    """Executes the requests after each read of the coordinator, in the host's thread."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class Wishes:
     ) -> None:
         self._me, self._wanted, self._brokers = me, wanted, brokers
         self._coordination, self._take, self._monotonic = coordination, take, monotonic
-        self._tried: dict[str, tuple[int, str]] = {}  # the term and the successor with whom it was tried, by business
+        self._tried: dict[str, tuple[int, str]] = {}  # term and successor of the last attempt, by business
         self._drained_at: dict[str, float] = {}
 
     def look(self, replicas: Iterable[Replica]) -> None:
-        """Carry out what is wanted of the businesses that this broker leads."""
+        """Execute the requests of the businesses that this broker leads."""
         for replica in list(replicas):
             known, leading = replica.known, replica.leading
             if known is None or leading is None:
@@ -70,12 +70,12 @@ class Wishes:
             self._take(business, HandOver(to=successor))
 
     def _able(self, known: Leadership, broker: str) -> Member | None:
-        """Return the member of a broker that may be handed to."""
+        """Return the member of a broker that can take over; None = it cannot."""
         others = (known.in_sync & self._brokers.live.keys()) - {self._me}
         return next((member for member in others if member.broker == broker), None)
 
     def _successor(self, replica: Replica, known: Leadership, leading: Leading) -> Member | None:
-        """Return who leads best while this broker is draining; None = nobody is nearly there."""
+        """Return the best successor for a draining broker; None = no follower has nearly caught up."""
         near = replica.position.end - NEAR_ENTRIES
         able = [
             member

@@ -1,1 +1,1 @@
-"""Which of many interests an event matches: a hash index, intervals, HPartition (SREM 2.1, 4)."""
+"""Matching of events against many interests: a hash index, intervals, HPartition (SREM 2.1, 4)."""

@@ -1,8 +1,8 @@
-"""Which index is worth it for which interests, by what is measured of them. Pure.
+"""Indexes for interests, and the choice among them by measurement. Pure.
 
-A table is looked up first: each has an index of its own. Interests with an equality are filed under it. Of the others
-it depends on how many there are and how much HPartition narrows them for the events that come: with few, or with few
-constrained columns, comparing all of them is quicker.
+Each table has an index of its own. Interests with an equality are indexed by its value. For the others, the choice
+depends on their number and on how much HPartition (SREM 4) narrows a sample of events: with few interests, or few
+constrained columns, comparing all of them is faster.
 """
 
 from __future__ import annotations
@@ -16,23 +16,29 @@ import numpy as np
 
 from venus.network.matching.interests import NONE, Events, Floats, Ids, Interest, Matches, Ranges
 
-#: Pairs that are looked at in one step: what fits into the processor's cache.
+#: Pairs compared in one step, so that they fit into the processor's cache.
 PAIRS = 1 << 20
-#: Below so many, nothing is gained by finding out.
+#: Below this number of interests HPartition is not considered.
 FEW = 200
-#: HPartition has to leave so much less to be looked at: finding the subspace and ordering what is found costs as well.
+#: HPartition must reduce the candidates by this factor: finding the subspace and sorting the result has a cost too.
 WORTH = 3.0
 SAMPLE = 200
-#: In how many parts a column is cut that is the only one.
+#: Number of segments of a single column.
 SEGMENTS_ALONE = 128
-#: Columns in a group, and parts of each.
+#: Columns in a group, and segments of each.
 SHAPES = ((2, 10), (4, 5), (4, 8))
-#: How often an interest may be stored: eight bytes each.
+#: Maximum number of copies of an interest; each takes eight bytes.
 COPIES_MAX = 512
 
 
 class HPartition:
-    """An index over groups of `size` columns, each column in `segments` parts."""
+    """Index over groups of `size` columns, each column in `segments` segments.
+
+    Each group stores an interest in every subspace that it overlaps. An event lies in one subspace of each group, and
+    every matching interest is in all of them: the event is compared with the one with the fewest interests. Groups of
+    one column are SPartition (BlueDove). Segments end where ranges do, as many on each side, so that hot spots are
+    divided finer.
+    """
 
     def __init__(self, interests: Sequence[Interest], *, size: int = 2, segments: int = 10) -> None:
         self._ranges = ranges = Ranges.of(interests)
@@ -48,7 +54,7 @@ class HPartition:
         return sum(len(group.ids) for group in self._groups) / max(1, len(self._ranges.low))
 
     def candidates(self, events: Events) -> int:
-        """Return how many interests are looked at for these events."""
+        """Return how many interests are compared with these events."""
         return int(self._best(self._ranges.points(events))[1].sum()) if self._groups else 0
 
     def match(self, events: Events) -> Matches:
@@ -67,7 +73,7 @@ class HPartition:
         return Matches.of(np.concatenate([rows for rows, _ in found]), np.concatenate([ids for _, ids in found]))
 
     def _best(self, points: Floats) -> tuple[Ids, Ids, Ids]:
-        """Return for each event the group that has the fewest interests there, how many, and where they begin."""
+        """Return for each event the group with the fewest interests, their number, and where they begin."""
         segments = [np.searchsorted(edges, points[:, n], side="right") for n, edges in enumerate(self._edges)]
         found = [group.place(segments) for group in self._groups]
         counts = np.stack([count for _, count in found])
@@ -93,7 +99,7 @@ def copies_of(interests: Sequence[Interest], *, size: int, segments: int) -> flo
 
 
 class _Group:
-    """The subspaces of some columns, one behind the other: `ids` of one begin at `_starts`."""
+    """The subspaces of some columns, one after the other: `ids` of one begin at `_starts`."""
 
     def __init__(self, ranges: Ranges, edges: list[Floats], columns: tuple[int, ...], segments: int) -> None:
         self._columns, self._segments = columns, segments
@@ -115,7 +121,7 @@ class _Group:
         self._starts = self._counts.cumsum() - self._counts
 
     def place(self, segments: Sequence[Ids]) -> tuple[Ids, Ids]:
-        """Return where the interests of each event's subspace begin, and how many there are."""
+        """Return where the interests of each event's subspace begin, and their number."""
         key = np.zeros(len(segments[0]), np.int64)
         for n in self._columns:
             key = key * self._segments + segments[n]
@@ -132,7 +138,7 @@ def _edges(low: Floats, high: Floats, segments: int) -> Floats:
 
 
 def _steps(rows: Ids, counts: Ids) -> list[Ids]:
-    """Cut rows so that no step looks at many more than PAIRS."""
+    """Split rows so that no step compares many more pairs than PAIRS."""
     if not len(rows):
         return []
     step = (counts[rows].cumsum() - counts[rows]) // PAIRS
@@ -140,7 +146,11 @@ def _steps(rows: Ids, counts: Ids) -> list[Ids]:
 
 
 class Equality:
-    """Interests with at least one equality."""
+    """Hash index for interests with at least one equality: the cost of an event is what it finds.
+
+    Each interest is indexed by the values of one of its columns, that with the fewest others. The interests found there
+    are then compared in full.
+    """
 
     def __init__(self, interests: Sequence[Interest]) -> None:
         self._interests = interests
@@ -160,7 +170,7 @@ class Equality:
         self._plain = not any(self._rest) and not self._ranges.columns
 
     def candidates(self, events: Events) -> int:
-        """Return how many interests are looked at for these events."""
+        """Return how many interests are compared with these events."""
         return len(self._found(events))
 
     def match(self, events: Events) -> Matches:
@@ -179,7 +189,7 @@ class Equality:
         rows: list[int] = []
         ids: list[Ids] = []
         for column, places in self._filed.items():
-            there = list(map(places.get, _values(events, column)))  # None is filed nowhere
+            there = list(map(places.get, _values(events, column)))  # None is not indexed
             rows += [row for row, found in enumerate(there) if found is not None]
             ids += [found for found in there if found is not None]
         if not rows:
@@ -199,14 +209,14 @@ def _values(events: Events, column: str) -> Sequence[Hashable]:
 
 
 class Intervals:
-    """The best up to some hundreds of interests; the cost of an event grows with their number."""
+    """Index that compares every event with every interest, column by column; best for some hundreds of interests."""
 
     def __init__(self, interests: Sequence[Interest]) -> None:
         self._ranges = Ranges.of(interests)
         self._count = len(interests)
 
     def candidates(self, events: Events) -> int:
-        """Return how many interests are looked at for these events."""
+        """Return how many interests are compared with these events."""
         return events.count * self._count
 
     def match(self, events: Events) -> Matches:
@@ -226,17 +236,17 @@ class Intervals:
 
 
 class Index(Protocol):
-    """Interests by number, found by event."""
+    """Index of numbered interests."""
 
     def match(self, events: Events) -> Matches:
         """Return every pair that matches."""
 
     def candidates(self, events: Events) -> int:
-        """Return how many interests are looked at for these events."""
+        """Return how many interests are compared with these events."""
 
 
 class Chosen:
-    """An index for each part of the interests of one table; `sample` are events as they come."""
+    """Index of one table: one for interests with an equality, one for the others; `sample` has typical events."""
 
     def __init__(self, interests: Sequence[Interest], sample: Events) -> None:
         filed = [n for n, one in enumerate(interests) if one.equal]
@@ -261,12 +271,12 @@ class Chosen:
         )
 
     def candidates(self, events: Events) -> int:
-        """Return how many interests are looked at for these events."""
+        """Return how many interests are compared with these events."""
         return sum(index.candidates(events) for _, index in self.parts)
 
 
 def of_ranges(interests: Sequence[Interest], sample: Events) -> Index:
-    """Return the index for interests without an equality that looks at less for the sample."""
+    """Return the index for interests without an equality that has fewer candidates for the sample."""
     plain = Intervals(interests)
     if len(interests) < FEW or not sample.count:
         return plain
@@ -282,12 +292,12 @@ def of_ranges(interests: Sequence[Interest], sample: Events) -> Index:
 
 
 class Tables:
-    """An index for each table, by whatever names it."""
+    """Index of all tables, by a hashable name."""
 
     def __init__(self, tables: Mapping[Hashable, Index]) -> None:
         self._tables = dict(tables)
 
     def match(self, table: Hashable, events: Events) -> Matches:
-        """Return every pair of a table's events and interests that matches; none for a table that nobody asked for."""
+        """Return every pair of a table's events and interests that matches; none for a table without interests."""
         index = self._tables.get(table)
         return index.match(events) if index is not None else NONE

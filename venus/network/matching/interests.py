@@ -1,7 +1,8 @@
-"""Interests as one value: conjunctions of equalities and ranges over the columns of one table. Pure.
+"""Interests: conjunctions of equalities and ranges over the columns of one table. Pure.
 
-Numbers are compared as 64-bit floats, as `venus.predicates.judging` does first; whoever needs more widens a bound to
-the next float and judges what is found. NULL (NaN among numbers, None elsewhere) is in no range and equal to nothing.
+Numbers are compared as 64-bit floats, as `venus.predicates.judging` does first. A caller that needs more precision
+widens a bound to the next float and evaluates the matches again. NULL (NaN among numbers, None elsewhere) is in no
+range and equal to nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Interest:
     between: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def holds(self, event: Mapping[str, object]) -> bool:
-        """Whether one event matches; the rule that every index is held against."""
+        """Whether one event matches; the reference for every index."""
         same = all(event.get(name) is not None and event[name] in values for name, values in self.equal.items())
         return same and all(
             isinstance(value := event.get(name), int | float) and low <= value <= high
@@ -34,7 +35,7 @@ class Interest:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Columns of a batch of changes, each as long as the others: numbers as an array, everything else as a list."""
+    """Columns of a batch of changes, all of the same length: numbers as an array, other values as a list."""
 
     count: int
     numbers: Mapping[str, Floats]
@@ -51,14 +52,14 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Pairs of an event and an interest, by their numbers; by event, then by interest."""
+    """Pairs of event and interest numbers, sorted by event, then by interest."""
 
     events: Ids
     interests: Ids
 
     @classmethod
     def of(cls, events: Ids, interests: Ids) -> Matches:
-        """Put pairs in order."""
+        """Sort pairs."""
         order = np.lexsort((interests, events))
         return cls(events[order], interests[order])
 
@@ -66,7 +67,7 @@ class Matches:
         return len(self.events)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return them one by one."""
+        """Return the pairs as a list."""
         return list(zip(self.events.tolist(), self.interests.tolist(), strict=True))
 
 
@@ -75,7 +76,7 @@ NONE = Matches(np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The ranges of many interests as matrices, a row each; a column that an interest does not name is `free`."""
+    """The ranges of many interests as matrices, one row each; a column without a range is `free`."""
 
     columns: tuple[str, ...]
     low: Floats
@@ -84,7 +85,7 @@ class Ranges:
 
     @classmethod
     def of(cls, interests: Sequence[Interest]) -> Ranges:
-        """Lay the ranges out."""
+        """Build the matrices of interests."""
         columns = tuple(sorted({name for one in interests for name in one.between}))
         place = {name: n for n, name in enumerate(columns)}
         low = np.full((len(interests), len(columns)), -np.inf)
@@ -104,7 +105,7 @@ class Ranges:
         return found
 
     def narrowed(self, points: Floats, rows: Ids, interests: Ids) -> tuple[Ids, Ids]:
-        """Return the pairs of which the event is in all ranges of the interest; fewer are left after each column."""
+        """Return the pairs whose event is in all ranges of the interest; each column removes some."""
         for n in self._order():
             value = points[rows, n]
             inside = (value >= self.low[interests, n]) & (value <= self.high[interests, n])
@@ -114,5 +115,5 @@ class Ranges:
         return rows, interests
 
     def _order(self) -> list[int]:
-        """Return the columns, the one first that most interests constrain."""
+        """Return the columns, those that most interests constrain first."""
         return [int(n) for n in np.argsort(self.free.sum(axis=0), kind="stable")]

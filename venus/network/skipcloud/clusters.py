@@ -1,7 +1,7 @@
-"""Which broker is in which clusters of SkipCloud, by name alone (SREM 3.1). Pure.
+"""Assignment of brokers to clusters of SkipCloud, by name alone (SREM 3.1). Pure.
 
 A top cluster has an identifier of `depth` digits; the brokers of a cluster at level i share its first i digits. Level 0
-is everybody. So a cluster of one level is split into at most `base` clusters of the next.
+has all brokers. So a cluster of one level is split into at most `base` clusters of the next.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-#: Below so many brokers everybody knows everybody: the directory is one hop, and routing would only add some.
+#: Below this number every broker knows all others: the directory needs one hop, and routing would only add some.
 BROKERS_MIN = 16
 TOP_SIZE = 4
 
@@ -20,13 +20,13 @@ Identifier = tuple[int, ...]
 
 
 def is_worth_it(brokers: int) -> bool:
-    """Whether so many brokers are to be routed between by SkipCloud; otherwise the directory answers in one hop."""
+    """Whether SkipCloud is worth it for this number of brokers; otherwise the directory answers in one hop."""
     return brokers >= BROKERS_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How the brokers are split up. `degree` is how many neighbours a broker has at each level."""
+    """Parameters of the clusters. `degree` is the number of neighbours of a broker at each level."""
 
     base: int
     depth: int
@@ -35,14 +35,14 @@ class Shape:
 
     @classmethod
     def of(cls, brokers: int, *, depth: int = 2, top_size: int = TOP_SIZE, each: int = 4) -> Shape:
-        """Return the shape for so many brokers: `each` neighbours in every cluster of the next level."""
+        """Return the shape for a number of brokers, with `each` neighbours in every cluster of the next level."""
         clusters = max(1, -(-brokers // top_size))
         base = max(2, math.ceil(clusters ** (1 / depth) - 1e-9))
         return cls(base=base, depth=depth, degree=base * each, top_size=top_size)
 
 
 def common(one: Identifier, other: Identifier) -> int:
-    """Return how many digits two identifiers share in front."""
+    """Return the length of the common prefix of two identifiers."""
     for place, (a, b) in enumerate(zip(one, other, strict=True)):
         if a != b:
             return place
@@ -50,7 +50,7 @@ def common(one: Identifier, other: Identifier) -> int:
 
 
 def assign(brokers: Collection[str], shape: Shape) -> dict[str, Identifier]:
-    """Return each broker's top cluster; the same for whoever asks.
+    """Return each broker's top cluster; deterministic, so that all brokers agree.
 
     Raises ValueError if there are more top clusters than identifiers.
     """
@@ -68,13 +68,13 @@ def assign(brokers: Collection[str], shape: Shape) -> dict[str, Identifier]:
 
 
 def nearest(key: str, clusters: Collection[Identifier], shape: Shape) -> Identifier:
-    """Return the top cluster of a subspace: the one whose identifier is the closest to its hash."""
+    """Return the top cluster of a subspace: the one whose identifier is closest to the hash of its key."""
     wanted = _digits(_number(key, 0), shape)
     return max(clusters, key=lambda one: (common(one, wanted), [-abs(a - b) for a, b in zip(one, wanted, strict=True)]))
 
 
 def _identifiers(leader: str, shape: Shape) -> Iterator[Identifier]:
-    """Yield every identifier once, in an order that is the leader's own."""
+    """Yield every identifier once, in an order that depends on the leader."""
     size: int = shape.base**shape.depth
     start = _number(leader, 1) % size
     for step in range(size):

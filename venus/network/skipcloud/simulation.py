@@ -1,4 +1,4 @@
-"""Many brokers of SkipCloud in one process: cycles of exchanges, brokers that die, messages on their way. Pure."""
+"""Simulation of many SkipCloud brokers in one process: exchanges, failures, routed messages. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from venus.network.skipcloud.views import Chance, Routed, Views, route
 
 
 class Cloud:
-    """Brokers that all know the same assignment; who lives is known to nobody but this class."""
+    """Brokers with the same assignment; only this class knows which of them are alive."""
 
     def __init__(self, brokers: Sequence[str], shape: Shape, chance: Chance) -> None:
         self.shape = shape
@@ -23,23 +23,23 @@ class Cloud:
 
     @property
     def clusters(self) -> list[Identifier]:
-        """The top clusters of which somebody lives."""
+        """The top clusters with living brokers."""
         return sorted({self.identifiers[name] for name in self.living})
 
     @property
     def neighbours(self) -> float:
-        """How many others a broker knows, on average."""
+        """The average number of neighbours of a broker."""
         return sum(len(self.views[name].known()) for name in self.living) / max(1, len(self.living))
 
     def cycle(self) -> None:
-        """Let every living broker exchange some neighbours with the oldest one at each level, in turn."""
+        """Exchange neighbours of every living broker with its oldest one at each level, in turn."""
         for name in self.living:
             for level in range(self.shape.depth):
                 self._exchange(self.views[name], level)
             self.views[name].fill()
 
     def kill(self, count: int) -> None:
-        """Let some brokers die at once."""
+        """Stop some brokers at once."""
         for _ in range(min(count, len(self.living))):
             self._alive.discard(self.living.pop(self._chance(len(self.living))))
 
@@ -48,7 +48,7 @@ class Cloud:
         return route(start, target, self.views, self.identifiers, self._alive.__contains__, **more)
 
     def send_some(self, count: int, **more: int) -> list[Routed]:
-        """Route messages between brokers and living clusters chosen by chance."""
+        """Route messages between random brokers and living clusters."""
         clusters = self.clusters
         return [
             self.send(self.living[self._chance(len(self.living))], clusters[self._chance(len(clusters))], **more)
@@ -70,7 +70,7 @@ class Cloud:
         mine.take(level, back, given)
 
     def _meet(self) -> None:
-        """Give every broker neighbours: some that the directory names, as many of each child cluster."""
+        """Give every broker its first neighbours, the same number of each child cluster."""
         each = max(1, self.shape.degree // self.shape.base)
         children: dict[Identifier, list[str]] = {}
         for name, identifier in self.identifiers.items():

@@ -1,7 +1,7 @@
-"""The neighbours that a broker knows at each level, kept fresh by exchanges with the oldest (Cyclon; SREM 3.1). Pure.
+"""Neighbours of a broker at each level, refreshed by exchanges (Cyclon; SREM 3.1), and routing by them. Pure.
 
-Whoever does not answer is dropped, and whoever is gone is not passed on for long, because ages grow and the oldest is
-asked first. Of each child cluster a view keeps as many, so that routing always finds somebody one digit nearer.
+A broker drops neighbours that do not answer. Stopped ones disappear soon, because ages grow and the oldest is contacted
+first. A view keeps the same number of each child cluster, so that routing always finds a broker one digit nearer.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from venus.network.skipcloud.clusters import Identifier, Shape, common
 
 HOPS_MAX = 32
-#: Tries at one broker until it gives the message back.
+#: Maximum number of attempts at one broker before routing fails.
 TRIES = 8
-#: How many entries go each way in one exchange.
+#: Number of entries sent each way in one exchange.
 EXCHANGED = 8
-#: Returns a number from 0 up to below its argument.
+#: Returns a random number from 0 to below its argument.
 Chance = Callable[[int], int]
 Entries = dict[str, int]  # age by broker
 
 
 class Views:
-    """What one broker knows. `identifiers` say which top cluster a broker is in."""
+    """Neighbours of one broker. `identifiers` has the top cluster of every broker."""
 
     def __init__(self, me: str, identifiers: Mapping[str, Identifier], shape: Shape) -> None:
         self.me = me
@@ -30,28 +30,28 @@ class Views:
         self.identifier = identifiers[me]
         #: At level i: brokers that share i digits with this one.
         self.levels: list[Entries] = [{} for _ in range(shape.depth)]
-        #: The others of its top cluster, each one hop away.
+        #: The others of its top cluster, one hop away.
         self.top: set[str] = {name for name, found in identifiers.items() if found == self.identifier and name != me}
 
     def known(self) -> set[str]:
-        """Return every broker that it could forward to."""
+        """Return every broker that it can forward to."""
         return {name for level in self.levels for name in level} | self.top
 
     def drop(self, broker: str) -> None:
-        """Forget one that does not answer."""
+        """Drop a broker that does not answer."""
         for level in self.levels:
             level.pop(broker, None)
         self.top.discard(broker)
 
     def oldest(self, level: int) -> str | None:
-        """Return whom to exchange with next, and let everybody grow older; None = nobody is known at this level."""
+        """Return the neighbour for the next exchange, and increase all ages; None = there is none at this level."""
         view = self.levels[level]
         for name in view:
             view[name] += 1
         return max(view, key=lambda name: (view[name], name), default=None)
 
     def offer(self, level: int, to: str, chance: Chance) -> Entries:
-        """Return what to send in an exchange: itself, new, and some of those it knows."""
+        """Return the entries to send in an exchange: this broker with age 0, and some neighbours."""
         names = [name for name in self.levels[level] if name != to]
         some = {self.me: 0}
         while names and len(some) < EXCHANGED:
@@ -60,9 +60,9 @@ class Views:
         return some
 
     def take(self, level: int, offered: Mapping[str, int], sent: Iterable[str] = ()) -> None:
-        """Take in what the other side has sent; `sent` makes room first.
+        """Merge the entries of the other side; entries in `sent` are removed first if there is no room.
 
-        Brokers that do not belong into the level's cluster are left out.
+        Brokers that do not belong to the level's cluster are skipped.
         """
         view = self.levels[level]
         added = {name: age for name, age in offered.items() if name != self.me and self._belongs(name, level)}
@@ -71,7 +71,7 @@ class Views:
         self._trim(level, set(sent) - added.keys())
 
     def fill(self) -> None:
-        """Fill empty places of a level with what other levels know (algorithm 1)."""
+        """Fill empty places of a level from other levels (algorithm 1)."""
         for level, view in enumerate(self.levels):
             for other in self.levels:
                 for name, age in other.items():
@@ -84,7 +84,7 @@ class Views:
         return found is not None and common(found, self.identifier) >= level
 
     def _trim(self, level: int, sent: set[str]) -> None:
-        """Keep as many of each child cluster; those that were sent away and the oldest go first."""
+        """Keep the same number of each child cluster; remove sent entries and the oldest first."""
         view = self.levels[level]
         each = max(1, self._shape.degree // self._shape.base)
         children: dict[int, list[str]] = {}
@@ -99,7 +99,7 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What became of a message: who got it ("" = nobody), over how many brokers, with how many tries in vain."""
+    """Result of routing: the receiver ("" = none), the number of hops, and of failed attempts."""
 
     at: str
     hops: int
@@ -115,7 +115,11 @@ def route(
     *,
     tries: int = TRIES,
 ) -> Routed:
-    """Follow a message to a broker of the target's top cluster. `answers` says whether a broker takes it."""
+    """Route a message to a broker of the target's top cluster (SREM 3.2). `answers` says whether a broker is alive.
+
+    Each hop goes to the neighbour that shares most digits with the target. If it does not answer, it is dropped and the
+    next best is tried. If no known broker is nearer, the message goes to one that is as near and was not tried yet.
+    """
     at, hops, failed = start, 0, 0
     asked = {start}
     while common(identifiers[at], target) < len(target) and hops < HOPS_MAX:
@@ -135,7 +139,7 @@ def route(
 
 
 def next_hops(view: Views, target: Identifier, identifiers: Mapping[str, Identifier], asked: set[str]) -> list[str]:
-    """Return to whom a broker would forward, the best first: never to one that is further away than itself."""
+    """Return the brokers to forward to, the best first; none is further away than the broker itself."""
     own = common(view.identifier, target)
     near = {name: common(identifiers[name], target) for name in view.known() if name not in asked}
     return sorted((name for name, digits in near.items() if digits >= own), key=lambda name: (-near[name], name))
