@@ -19,7 +19,6 @@ from pathlib import Path
 import venus
 from venus.config import Settings, is_secret
 from venus.errors import ConfigError, VenusError
-from venus.spark import job
 from venus.spark.java import find_java, wrapped
 from venus.spark.session import NOT_INSTALLED
 
@@ -35,12 +34,13 @@ class Submission:
 def submission(
     settings: Settings,
     command: Sequence[str],
+    application: Path,
     *,
     master: str = "",
     pex: Path | None = None,
     options: Sequence[str] = (),
 ) -> Submission:
-    """Return the call of spark-submit. Raises ConfigError if it or a file is missing."""
+    """Return the call of spark-submit that runs `application` with a command. Raises ConfigError."""
     if not (master := master or settings.spark.master):
         raise ConfigError("no master to submit to", hint="set spark.master, or --master spark://HOST:PORT, yarn, ...")
     if pex is not None and not pex.is_file():
@@ -56,7 +56,7 @@ def submission(
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": f"./{pex.name}" if pex is not None else os.environ.get("PYSPARK_PYTHON", sys.executable),
     }
-    return Submission(command=(*words, *options, str(Path(job.__file__)), *command), environ=environ)
+    return Submission(command=(*words, *options, str(application), *command), environ=environ)
 
 
 def _spark_submit() -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.commands import Commands
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 from venus.errors import ConfigError
 from venus.figures import bytes_shown, seconds_shown
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 app = Commands(help="Check Spark; package and submit for clusters.")
 
+#: The file that spark-submit runs. It imports every command, this module too, and is therefore known by its path alone.
+APPLICATION = Path(__file__).with_name("spark_job.py")
 #: So many tasks are sent out to see the workers, and each takes so long that one worker cannot take them all.
 PROBES = 4
 PROBE_PAUSE_S = 0.3
@@ -74,7 +76,7 @@ def described(settings: Settings) -> dict[str, str]:
     """Say what a session would be made of."""
     from importlib.metadata import version
 
-    from venus.masking import masked
+    from venus.figures import masked
     from venus.spark.java import find_java
     from venus.spark.session import plan, submitted
 
@@ -85,8 +87,10 @@ def described(settings: Settings) -> dict[str, str]:
         return facts | {"master": "that of spark-submit"}
     java = find_java(settings.spark.java_home)
     return facts | {
-        "master": plan(settings).master, "Java": f"{java.version}, {java.home}", "found by": java.origin,
-    }  # fmt: skip
+        "master": plan(settings).master,
+        "Java": f"{java.version}, {java.home}",
+        "found by": java.origin,
+    }
 
 
 def probe(settings: Settings) -> tuple[list[Worker], dict[str, float]]:
@@ -170,7 +174,7 @@ def submit(
     run = Invocation.of(ctx, config, as_json)
     words = with_config(command, run)
     options = [word for given in option or () for word in option_words(given)]
-    wanted = submission(settings_or_defaults(run), words, master=master, pex=pex, options=options)
+    wanted = submission(settings_or_defaults(run), words, APPLICATION, master=master, pex=pex, options=options)
     if dry_run:
         line = shlex.join(wanted.command)
         environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in wanted.environ.items())

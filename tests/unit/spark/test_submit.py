@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from venus.cli.app import run
-from venus.cli.spark import option_words
+from venus.cli.spark import APPLICATION, option_words
 from venus.config import Settings
 from venus.errors import ConfigError
 from venus.spark.submit import build_pex, submission
@@ -26,6 +26,7 @@ def test_the_command_goes_to_the_master_with_its_package(tmp_path: Path, monkeyp
     found = submission(
         settings(master="yarn", conf={"spark.executor.memory": "2g"}),
         ["migrate", "--target", "main"],
+        APPLICATION,
         pex=pex,
         options=["--executor-cores", "2"],
     )
@@ -36,7 +37,7 @@ def test_the_command_goes_to_the_master_with_its_package(tmp_path: Path, monkeyp
     assert "spark.executor.memory=2g" in words
     assert words[words.index("--files") + 1] == str(pex)
     assert words[-6:-4] == ["--executor-cores", "2"]
-    assert words[-4].endswith("spark/job.py")
+    assert words[-4].endswith("cli/spark_job.py")
     assert words[-3:] == ["migrate", "--target", "main"]
     assert found.environ["PYSPARK_PYTHON"] == "./v.pex"
     assert found.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
@@ -48,15 +49,15 @@ def test_spark_home_goes_before_the_package(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "spark-submit").touch()
 
-    assert submission(settings(), ["status"], master="local").command[0] == f"{tmp_path}/bin/spark-submit"
+    assert submission(settings(), ["status"], APPLICATION, master="local").command[0] == f"{tmp_path}/bin/spark-submit"
 
 
 def test_what_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no master") as caught:
-        submission(settings(), ["migrate"])
+        submission(settings(), ["migrate"], APPLICATION)
     assert "--master" in caught.value.hint
     with pytest.raises(ConfigError, match=r"--pex .*: no such file") as caught:
-        submission(settings(), ["migrate"], master="yarn", pex=tmp_path / "v.pex")
+        submission(settings(), ["migrate"], APPLICATION, master="yarn", pex=tmp_path / "v.pex")
     assert "venus spark package" in caught.value.hint
     with pytest.raises(ConfigError, match=r"--wheel .*: no such file"):
         build_pex(tmp_path / "v.pex", tmp_path / "no.whl")
@@ -68,7 +69,7 @@ def test_a_spark_home_without_spark_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
 
     with pytest.raises(ConfigError, match=f"SPARK_HOME is {tmp_path}, which has no bin/spark-submit"):
-        submission(settings(), ["status"], master="local")
+        submission(settings(), ["status"], APPLICATION, master="local")
 
 
 def test_a_dry_run_shows_the_command_and_hands_the_configuration_on(
