@@ -14,8 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
 
-from venus.allocation import keep_freed
-from venus.collector import settle, spare_start
+from venus.allocation import keep_freed, settle, spare_start
 from venus.errors import WorkerLost
 
 __all__ = ["POOLS_MAX", "POOL_ROWS_MIN", "LocalRunner", "Runner"]

@@ -67,11 +67,20 @@ def ended(stage: Stage) -> None:
         steps = {name: at_us for name, at_us in stage.steps.items() if at_us}
         after = "".join(f", {name} after {(at_us - stage.began_us) / 1000:.1f} ms" for name, at_us in steps.items())
         logger.debug(
-            "cut %s: %s in %.1f ms, %s%s", stage.id, stage.name, took_ms, facts, after,
+            "cut %s: %s in %.1f ms, %s%s",
+            stage.id,
+            stage.name,
+            took_ms,
+            facts,
+            after,
             extra={
-                "cut": stage.id, "stage": stage.name, "took_ms": took_ms, "ended_us": stage.ended_us, **stage.facts,
+                "cut": stage.id,
+                "stage": stage.name,
+                "took_ms": took_ms,
+                "ended_us": stage.ended_us,
+                **stage.facts,
                 **{f"{name}_us": at_us for name, at_us in steps.items()},
             },
-        )  # fmt: skip
+        )
     for listener in _listeners:
         listener(stage)

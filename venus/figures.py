@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
+
+def masked(url: str) -> str:
+    """Return the URL as people may see it: every password replaced, in the authority and in the query."""
+    url = re.sub(r"(://[^:/?@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"([?&;][^=&;]*(?:passw|secret|token)[^=&;]*=)[^&;]*", r"\1***", url, flags=re.IGNORECASE)
+
+
+#: What begins like this is to be typed as it stands.
+_COMMAND = re.compile(r"(venus|pip|chown|chmod|[A-Z]{3,}) [^,;]*")
+_WORD = re.compile(r"(?!(?:venus|pip|etcd) )[a-z]+(?=[ ,;:]|$)")
+_ENDS = (".", "?", "!", "…", ":", ";")
+
+
+def sentence(hint: str) -> str:
+    """Return a hint with a capital letter and a full stop; commands, names and paths stay as they are."""
+    if not hint or _COMMAND.fullmatch(hint):
+        return hint
+    begun = hint[0].upper() + hint[1:] if _WORD.match(hint) else hint
+    return begun if begun.endswith(_ENDS) else f"{begun}."
+
 
 def bytes_shown(count: float) -> str:
     """Return 12.3 MiB for 12900000."""

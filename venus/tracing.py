@@ -81,11 +81,14 @@ class Spans:
         own = span_id(trace, stage.name, str(stage.facts.get("target", "")))
         facts = {f"venus.{name}": value for name, value in stage.facts.items()}
         return ReadableSpan(
-            name=stage.name, context=SpanContext(trace, own, is_remote=False, trace_flags=flags),
-            parent=None if stage.name == ROOT else root, resource=self._resource,
+            name=stage.name,
+            context=SpanContext(trace, own, is_remote=False, trace_flags=flags),
+            parent=None if stage.name == ROOT else root,
+            resource=self._resource,
             attributes={"venus.cut": stage.id, "venus.business": stage.business, **facts},
-            start_time=min(stage.began_us, stage.ended_us) * 1000, end_time=stage.ended_us * 1000,
-        )  # fmt: skip
+            start_time=min(stage.began_us, stage.ended_us) * 1000,
+            end_time=stage.ended_us * 1000,
+        )
 
 
 def begin(tracing: Tracing, role: str) -> Spans | None:

@@ -18,8 +18,8 @@ import pytest
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
 from venus.adapters.assess.run import parts
-from venus.cli.demo.forecast import disk_of
 from venus.cli.demo.shop import build
+from venus.cli.demo.story import disk_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

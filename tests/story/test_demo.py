@@ -17,8 +17,7 @@ import pytest
 from tests.support import forked
 from tests.support.postgres import libpq
 from venus.cli import app
-from venus.cli.demo.compare import compare
-from venus.cli.demo.shop import build
+from venus.cli.demo.shop import build, compare
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(700)]
 

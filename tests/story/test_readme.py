@@ -17,8 +17,7 @@ import pytest
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
 from tests.support.whole_way import run_at
-from venus.cli.demo.compare import compare
-from venus.cli.demo.shop import build
+from venus.cli.demo.shop import build, compare
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -50,7 +50,7 @@ PRELOADED = (
     "venus.cli.app",
     "venus.cli.probes",
     "venus.cli.status",
-    "venus.cli.targets",
+    "venus.cli.install",
     "venus.rpc.credentials",
     "venus.security.authority",
     "venus.security.files",

@@ -14,8 +14,7 @@ import psycopg2
 import psycopg2.extensions
 
 from tests.support.postgres import Server, libpq
-from venus.cli.demo.compare import compare
-from venus.cli.demo.shop import Workload, build
+from venus.cli.demo.shop import Workload, build, compare
 
 SIZES = {"customers": 200, "products": 80, "orders": 600}
 

@@ -14,7 +14,7 @@ from typer.models import CommandInfo
 from venus.cli.app import app, run
 from venus.cli.failure import explain
 from venus.cli.invocation import Invocation
-from venus.cli.secrets import Redactor, passwords
+from venus.cli.output import Redactor, passwords
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Refused
 from venus.figures import bytes_shown, seconds_shown

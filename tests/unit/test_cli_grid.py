@@ -9,8 +9,8 @@ from rich.console import Group
 
 from tests.unit.test_cli import configured
 from venus.cli.app import run
-from venus.cli.grid import table
 from venus.cli.invocation import Invocation
+from venus.cli.output import table
 
 ROWS: list[tuple[object, ...]] = [
     ("main.order_lines", "active", 0, 25_695, "4,415 + 3 in quarantine"),

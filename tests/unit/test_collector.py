@@ -14,7 +14,7 @@ import pytest
 
 from venus.cli import sync
 from venus.cli.invocation import Invocation
-from venus.cli.narrator import Narrator
+from venus.cli.supervisor import Narrator
 from venus.config import Settings
 
 # Runs in a process of its own: each is about what a whole interpreter does.

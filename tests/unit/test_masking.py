@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.masking import masked
+from venus.figures import masked
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from venus.adapters.upper.fills import FillProgress
 from venus.adapters.upper.report import CaptureReport
 from venus.cli.invocation import Invocation
-from venus.cli.narrator import Narrator, sentence
+from venus.cli.supervisor import Narrator, sentence
 
 CAPTURING = {"event": "report", "state": "capturing", "rows": 5, "last_error": "", "fills": ()}
 
@@ -91,7 +91,7 @@ def test_a_loop_that_ended_says_why() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr("venus.cli.narrator.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("venus.cli.supervisor.time.monotonic", lambda: now[0])
     return now
 
 

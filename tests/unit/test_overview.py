@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from venus.adapters.targets.views import TargetTable, TargetView
-from venus.cli.brokerviews import MirrorView
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
@@ -18,6 +17,7 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.status import mirror_shown, rows_shown, shown, source_position, target_row, verdict
+from venus.cli.traffic import MirrorView
 from venus.conditions import GONE, RESYNC_FAILED, uncaptured_at_source
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.sentences import sentence
+from venus.figures import sentence
 
 
 @pytest.mark.parametrize(

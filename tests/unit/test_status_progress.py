@@ -10,7 +10,7 @@ from tests.unit.test_overview import BROKER, HEALTHY
 from venus.adapter_figures import Comparison, TableFillFigures
 from venus.adapters.dialects.urls import describe_database
 from venus.cli.overview import LeaseView
-from venus.cli.status_progress import compared_shown, comparison_shown, loads_shown
+from venus.cli.status_tables import compared_shown, comparison_shown, loads_shown
 
 COMPARED = Comparison(ended_at_us=1_000_000, verdict="same", leg="ends", tables=2, rows=3_000)
 

@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 
 from venus.cli import load
-from venus.cli.output import Output
+from venus.cli.output import Output, Redactor
 from venus.cli.overview import BrokerView
-from venus.cli.secrets import Redactor
 from venus.cli.waiting import (
     REPEAT_S,
     Waits,

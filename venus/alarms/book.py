@@ -7,11 +7,13 @@ told once it has stood as long as its rule says, again every `repeat_s`, and onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+import json
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 
-from venus.alarm_rules import hop_of, lasts_s, placed, recognised
+from venus.alarm_rules import commands, hop_of, lasts_s, placed, recognised
 from venus.config import Alarms
 
 #: Alarms that are kept apart; a business more is a business, but nobody reads a thousand.
@@ -19,6 +21,9 @@ ALARMS_MAX = 1000
 #: After its start a broker waits for its adapters before it calls anything over.
 SETTLING_S = 60.0
 TEXT_CHARS_MAX = 1000
+FORMAT = 1
+#: Of one message; more are the next message.
+NOTICES_MAX = 50
 Key = tuple[str, str, str]
 
 
@@ -116,9 +121,13 @@ class Book:
             self.left_out += 1
             return None
         alarm = Alarm(
-            business=business, rule=rule.name, subject=subject, hop=hop_of(rule, text), text=text[:TEXT_CHARS_MAX],
+            business=business,
+            rule=rule.name,
+            subject=subject,
+            hop=hop_of(rule, text),
+            text=text[:TEXT_CHARS_MAX],
             since_s=now_s,
-        )  # fmt: skip
+        )
         self._alarms[alarm.key] = alarm
         return alarm.key
 
@@ -161,6 +170,61 @@ def _not_after(alarm: Alarm, now_s: float) -> Alarm:
     def by_now(at_s: float | None) -> float | None:
         return None if at_s is None else min(at_s, now_s)
 
-    return replace(
-        alarm, since_s=min(alarm.since_s, now_s), told_s=by_now(alarm.told_s), gone_s=by_now(alarm.gone_s)
-    )  # fmt: skip
+    return replace(alarm, since_s=min(alarm.since_s, now_s), told_s=by_now(alarm.told_s), gone_s=by_now(alarm.gone_s))
+
+
+#: How a line begins.
+_WORDS = {Event.RAISED: "ALARM", Event.STANDS: "STILL", Event.RECOVERED: "OVER"}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to one recipient."""
+
+    broker: str
+    notices: Sequence[Notice]
+
+    @property
+    def subject(self) -> str:
+        """One line: how it stands, and the first sentence."""
+        first, more = self.notices[0], len(self.notices) - 1
+        rest = f" (and {more} more)" if more else ""
+        return f"VENUS {self.broker}: {_WORDS[first.event]} {_shortened(first.alarm.sentence, 150)}{rest}"
+
+    @property
+    def text(self) -> str:
+        """A paragraph for each alarm."""
+        return "\n".join(_paragraph(notice) for notice in self.notices)
+
+    def json(self) -> bytes:
+        """Return what webhooks and commands get; `text` is the field that chat servers show."""
+        alarms = [
+            {
+                "event": notice.event.value,
+                "rule": notice.alarm.rule,
+                "business": notice.alarm.business,
+                "hop": notice.alarm.hop,
+                "text": notice.alarm.text,
+                "since": _iso(notice.alarm.since_s),
+                "until": _iso(notice.at_s) if notice.event is Event.RECOVERED else None,
+                "commands": commands(notice.alarm.text),
+            }
+            for notice in self.notices
+        ]
+        document = {"format": FORMAT, "broker": self.broker, "text": f"{self.subject}\n{self.text}", "alarms": alarms}
+        return json.dumps(document, ensure_ascii=False).encode()
+
+
+def _paragraph(notice: Notice) -> str:
+    alarm, until = notice.alarm, f", until {_iso(notice.at_s)}" if notice.event is Event.RECOVERED else ""
+    typed = "" if notice.event is Event.RECOVERED else "".join(f"\n  $ {line}" for line in commands(alarm.text))
+    return f"{_WORDS[notice.event]} {alarm.sentence}\n  {alarm.rule}, since {_iso(alarm.since_s)}{until}{typed}"
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _shortened(text: str, characters_max: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= characters_max else line[: characters_max - 3] + "..."

@@ -2,20 +2,228 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import http.client
+import os
+import shlex
+import shutil
+import signal
+import smtplib
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
+from urllib.parse import urlsplit
 
-from venus.alarms.book import Notice
-from venus.alarms.command import Command
-from venus.alarms.mail import Mail
-from venus.alarms.message import Message
-from venus.alarms.webhook import Webhook
+from venus.alarms.book import Message, Notice
 from venus.config import Alarms, Recipient
 from venus.errors import ConfigError
 from venus.security.reading import read_secret
+
+
+class Webhook:
+    """A URL."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if (
+            parts.scheme not in ("http", "https")
+            or not host
+            or not url.isascii()
+            or not url.isprintable()
+            or " " in url
+        ):
+            raise ConfigError("webhook is not a URL", hint="write https://HOST/PATH")
+        if parts.username is not None:
+            raise ConfigError("webhook has a user in its URL, which is not sent", hint="put a token into its path")
+        self._tls, self._host, self._port = parts.scheme == "https", host, port
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._timeout_s = timeout_s
+        #: For people: without the path, which may be a secret.
+        self.where = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+
+    def send(self, message: Message) -> None:
+        """Send it. Raises OSError with what was wrong."""
+        connection = self._connection()
+        try:
+            with within(self._timeout_s, lambda: connection.sock):
+                connection.request("POST", self._target, message.json(), {"Content-Type": "application/json"})
+                status = connection.getresponse().status
+        except http.client.HTTPException as error:
+            raise OSError(f"{self.where} does not speak HTTP: {type(error).__name__}") from None
+        except ssl.SSLCertVerificationError as error:
+            raise OSError(
+                f"{self.where}: its certificate is not accepted: {error.verify_message}; "
+                "renew it, or let SSL_CERT_FILE name its authority"
+            ) from None
+        except OSError as error:
+            raise OSError(f"{self.where}: {error.strerror or error}") from None
+        finally:
+            connection.close()
+        if not 200 <= status < 300:
+            moved = ", which moves elsewhere: name that URL" if 300 <= status < 400 else ""
+            raise OSError(f"{self.where} answers {status}{moved}")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._tls:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+
+
+class TooSlow(OSError):
+    """The conversation took longer than it may."""
+
+
+@contextlib.contextmanager
+def within(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator[None]:
+    """Close the socket that `sock` returns when the time is over. Raises TooSlow."""
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        found = sock()
+        if found is not None:
+            with contextlib.suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        # the socket's own limit may be first by a moment; what the kernel gives up has a number
+        if over.is_set() or (isinstance(error, TimeoutError) and error.errno is None):
+            raise TooSlow(f"no answer within {seconds:g} s") from None
+        raise
+    finally:
+        timer.cancel()
+    if over.is_set():
+        raise TooSlow(f"no answer within {seconds:g} s")
+
+
+class Command:
+    """A program and its arguments. No shell; VENUS's own environment, which may hold secrets, is not passed on."""
+
+    def __init__(self, command: str, timeout_s: float) -> None:
+        try:
+            self._arguments = shlex.split(command)
+        except ValueError as error:
+            raise ConfigError(f"command cannot be read: {error}", hint="quote as in a shell") from None
+        if not self._arguments:
+            raise ConfigError("command is empty", hint="write a program with its arguments")
+        self._timeout_s = timeout_s
+        self.where = self._arguments[0]
+
+    def send(self, message: Message) -> None:
+        """Run it. Raises OSError with what was wrong. What it writes goes where our own log goes: it may be endless."""
+        if shutil.which(self.where) is None:
+            raise OSError(f"{self.where} is not an executable program")
+        environ = {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
+        process = subprocess.Popen(
+            self._arguments,
+            stdin=subprocess.PIPE,
+            stdout=2,
+            env=environ | {"VENUS_ALARM": message.subject},
+            start_new_session=True,
+        )
+        try:
+            process.communicate(message.json(), timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise OSError(f"{self.where} did not end within {self._timeout_s:g} s") from None
+        if process.returncode:
+            raise OSError(f"{self.where} ended with exit code {process.returncode}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """Addresses, and the server that takes mail for them."""
+
+    to: Sequence[str]
+    sender: str
+    server: str
+    security: Literal["starttls", "tls", "none"]
+    user: str
+    password: str
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what cannot be an address: a line break would begin a header."""
+        for address in (*self.to, self.sender):
+            if "@" not in address or not address.isprintable() or any(c in address for c in " ,;<>"):
+                raise ConfigError(f"{address!r} is not an e-mail address", hint="write NAME@DOMAIN")
+        if self.user and self.security == "none":
+            raise ConfigError("smtp_user is set, and smtp_security is none", hint="a password needs starttls or tls")
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"{', '.join(self.to)} by {self.server}"
+
+    def send(self, message: Message) -> None:
+        """Send it. Raises OSError with what was wrong."""
+        opened: list[smtplib.SMTP] = []
+        try:
+            with within(self.timeout_s, lambda: opened[0].sock if opened else None):
+                self._deliver(message, opened)
+        except smtplib.SMTPResponseException as error:
+            said = (
+                error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
+            )
+            raise OSError(f"{self.server} answers {error.smtp_code} {said}".strip()) from None
+        except smtplib.SMTPRecipientsRefused as error:
+            raise OSError(f"{self.server} takes no mail for {', '.join(error.recipients)}") from None
+        except ssl.SSLCertVerificationError as error:
+            raise OSError(f"{self.server}: its certificate is not accepted: {error.verify_message}") from None
+        except OSError as error:
+            raise OSError(f"{self.server}: {error.strerror or error}") from None
+        finally:
+            for server in opened:
+                server.close()
+
+    def _deliver(self, message: Message, opened: list[smtplib.SMTP]) -> None:
+        host, _, port = self.server.rpartition(":")
+        host = host.strip("[]")
+        server: smtplib.SMTP
+        if self.security == "tls":
+            server = smtplib.SMTP_SSL(timeout=self.timeout_s, context=ssl.create_default_context())
+        else:
+            server = smtplib.SMTP(timeout=self.timeout_s, local_hostname=socket.gethostname())
+        opened.append(server)
+        server._host = host  # type: ignore[attr-defined]  # the name that TLS compares: connect() alone does not set it
+        server.connect(host, int(port))
+        if self.security == "starttls":
+            server.starttls(context=ssl.create_default_context())
+        if self.user:
+            server.login(self.user, self.password)
+        server.send_message(self._composed(message))
+        server.quit()
+
+    def _composed(self, message: Message) -> EmailMessage:
+        mail = EmailMessage()
+        mail["Subject"] = message.subject
+        mail["From"] = self.sender
+        mail["To"] = ", ".join(self.to)
+        mail["Date"] = formatdate(localtime=False)
+        mail["Message-ID"] = make_msgid(domain=self.sender.rpartition("@")[2])
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(message.text + "\n")
+        return mail
 
 
 class Way(Protocol):
@@ -56,11 +264,9 @@ def addressees(alarms: Alarms) -> list[Addressee]:
     """Return everybody who is told. Raises ConfigError, which names the option."""
     silent = frozenset(name for name, rule in alarms.rules.items() if not rule.send)
     return [
-        Addressee(
-            name=name, way=_way(name, found), patterns=found.rules, silent=silent, timeout_s=found.timeout_s
-        )
+        Addressee(name=name, way=_way(name, found), patterns=found.rules, silent=silent, timeout_s=found.timeout_s)
         for name, found in alarms.to.items()
-    ]  # fmt: skip
+    ]
 
 
 def _way(name: str, found: Recipient) -> Way:
@@ -77,9 +283,14 @@ def _way(name: str, found: Recipient) -> Way:
         if found.smtp_password_file:
             password = _secret(found.smtp_password_file, f"{section}.smtp_password_file")
         return Mail(
-            to=found.mail, sender=found.mail_from, server=found.smtp, security=found.smtp_security,
-            user=found.smtp_user, password=password, timeout_s=found.timeout_s,
-        )  # fmt: skip
+            to=found.mail,
+            sender=found.mail_from,
+            server=found.smtp,
+            security=found.smtp_security,
+            user=found.smtp_user,
+            password=password,
+            timeout_s=found.timeout_s,
+        )
     except ConfigError as error:
         known = str(error).startswith(section)
         raise error if known else ConfigError(f"{section}: {error}", hint=error.hint) from None

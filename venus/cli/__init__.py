@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from venus.collector import spare_start
+from venus.allocation import spare_start
 
 #: What files that VENUS makes deny to everybody but their owner: they hold rows, configurations, addresses.
 UMASK = 0o077

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.commands import Commands
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 from venus.errors import ConfigError
 from venus.figures import seconds_shown
 from venus.suggest import nearest
@@ -35,8 +35,15 @@ def rules(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
         chosen = alarms.rule(rule.name)
         after_s = chosen.after_s or rule.lasts_s
         told = [each.name for each in everybody if each.wants_rule(rule.name)]
-        found.append({"rule": rule.name, "says": rule.says, "after_s": after_s,
-                      "repeat_s": chosen.repeat_s or alarms.repeat_s, "to": told})  # fmt: skip
+        found.append(
+            {
+                "rule": rule.name,
+                "says": rule.says,
+                "after_s": after_s,
+                "repeat_s": chosen.repeat_s or alarms.repeat_s,
+                "to": told,
+            }
+        )
     rows: list[tuple[object, ...]] = [
         (each["rule"], each["says"], after(float(str(each["after_s"]))), ", ".join(told_of(each)) or "nobody")
         for each in found
@@ -85,12 +92,12 @@ def send_test(
 
 def attempt(addressee: Addressee) -> dict[str, str]:
     """Send one recipient a message that is no alarm."""
-    from venus.alarms.book import Alarm, Event, Notice
-    from venus.alarms.message import Message
+    from venus.alarms.book import Alarm, Event, Message, Notice
 
     now_s = time.time()
-    alarm = Alarm(business="", rule="other", subject="test", hop="broker",
-                  text="this is a test, nothing is wrong", since_s=now_s)  # fmt: skip
+    alarm = Alarm(
+        business="", rule="other", subject="test", hop="broker", text="this is a test, nothing is wrong", since_s=now_s
+    )
     error = ""
     try:
         addressee.way.send(Message("test", [Notice(event=Event.RAISED, alarm=alarm, at_s=now_s)]))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import shlex
+import socket
 import sys
-from typing import Annotated
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +17,6 @@ from venus.cli import (
     alarms,
     assess,
     certs,
-    forget,
     halves,
     init,
     install,
@@ -28,17 +33,83 @@ from venus.cli import broker as broker_command
 from venus.cli import cluster as cluster_command
 from venus.cli import cutover as cutover_command
 from venus.cli import spark as spark_command
-from venus.cli.auditing import record
 from venus.cli.commands import Commands, columns
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.logs import LogFormatOption
-from venus.cli.members import accept_loss, dissolve, promote
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
+from venus.cli.members import accept_loss, promote
 from venus.cli.members import commands as members
 from venus.cli.output import ReaderGone, reader_gone
 from venus.cli.support import command as support_command
 from venus.cli.topology import topology
+from venus.security.audit import NAME, Audit
+from venus.user_folders import state_folder
+
+if TYPE_CHECKING:
+    from venus.cli.invocation import Invocation
+
+
+#: Whatever changes something in an operator's name; `verify` only repairs if it is told to.
+COMMANDS = frozenset(
+    {
+        "venus cluster accept-loss",
+        "venus cluster add",
+        "venus cluster dissolve",
+        "venus cluster drain",
+        "venus cluster move",
+        "venus cluster policy",
+        "venus cluster promote",
+        "venus cluster remove",
+        "venus cutover",
+        "venus forget",
+        "venus half commit",
+        "venus half rollback",
+        "venus install-triggers",
+        "venus migrate",
+        "venus pause",
+        "venus quarantine retry",
+        "venus quarantine skip",
+        "venus resume",
+        "venus resync",
+        "venus uninstall-triggers",
+        "venus certs init",
+        "venus certs issue",
+        "venus certs token",
+    }
+)
+REPAIRS = "venus verify"
+
+
+def record(invocation: Invocation, arguments: list[str], code: int) -> None:
+    """Write down who called what and how it ended, if it is one of these commands."""
+    command = invocation.command
+    if command not in COMMANDS and not (command == REPAIRS and "--repair" in arguments):
+        return
+    host = socket.gethostname()
+    audit = Audit(_path(invocation), lambda: datetime.now(UTC))
+    audit.write(
+        who=who(),
+        where=host,
+        what=invocation.redactor(shlex.join(["venus", *arguments])),
+        result="done" if code == 0 else f"exit code {code}",
+    )
+
+
+def who() -> str:
+    """Return the user, and who became it by sudo."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user may have no name
+        user = f"user {os.getuid()}"
+    behind = os.environ.get("SUDO_USER", "")
+    return f"{behind} as {user}" if behind and behind != user else user
+
+
+def _path(invocation: Invocation) -> Path:
+    if invocation.audit_file:
+        return Path(invocation.audit_file)
+    return state_folder() / NAME
+
 
 TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
 
@@ -85,9 +156,9 @@ app.command("support", rich_help_panel=WATCH)(support_command.support)
 app.command("pause", rich_help_panel=ACT)(tables.pause)
 app.command("resume", rich_help_panel=ACT)(tables.resume)
 app.command("resync", rich_help_panel=ACT)(tables.resync)
-app.command("forget", rich_help_panel=ACT)(forget.forget)
+app.command("forget", rich_help_panel=ACT)(tables.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
-for change in (members.move, members.drain, members.add, members.remove, dissolve.dissolve, promote.promote):
+for change in (members.move, members.drain, members.add, members.remove, promote.dissolve, promote.promote):
     cluster_command.app.command()(change)
 cluster_command.app.command("accept-loss")(accept_loss.accept_loss)
 cluster_command.app.command()(topology)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.grid import table
 from venus.cli.install import check_patterns, opened_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 from venus.errors import VenusError
 from venus.figures import bytes_shown, seconds_shown, unit_shown
 from venus.model import counted

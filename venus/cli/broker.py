@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.logs import LogFormatOption
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
 from venus.cli.output import plain
 from venus.model import counted
 
@@ -52,9 +51,12 @@ def broker(
     def ready(addresses: Addresses) -> None:
         page = f", status page {addresses.page}" if addresses.http else ""
         document = {
-            "event": "ready", "listen": addresses.grpc, "http": addresses.http, "tls": addresses.tls,
+            "event": "ready",
+            "listen": addresses.grpc,
+            "http": addresses.http,
+            "tls": addresses.tls,
             "data_dir": data_dir,
-        }  # fmt: skip
+        }
         run.out.event(document, f"broker listens on {addresses.grpc}{page}, data in {data_dir}")
 
     spans = tracing.begin(settings.tracing, run.role)

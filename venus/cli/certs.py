@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from venus.cli.commands import Commands
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 from venus.errors import ConfigError
 
 app = Commands(help="Certificates and tokens: init, issue, show, token.")
@@ -21,10 +21,11 @@ FolderOption = Annotated[
 RoleOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--role", metavar="ROLE",
+        "--role",
+        metavar="ROLE",
         help="producer(BUSINESS), consumer(GROUP, BUSINESS), broker, operator or viewer; may be repeated.",
     ),
-]  # fmt: skip
+]
 HostOption = Annotated[
     list[str] | None,
     typer.Option("--host", metavar="HOST", help="A name or address by which clients reach a broker; may be repeated."),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from venus.cli.commands import Commands
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -142,10 +142,16 @@ def policy(
 
 def _broker(broker: LiveBroker) -> dict[str, Any]:
     return {
-        "broker": broker.member.broker, "store": broker.member.store, "address": broker.address, "site": broker.site,
-        "priority": broker.priority, "draining": broker.draining, "version": broker.version,
-        "unhealthy": broker.unhealthy, "installing": [asdict(one) for one in broker.installing],
-    }  # fmt: skip
+        "broker": broker.member.broker,
+        "store": broker.member.store,
+        "address": broker.address,
+        "site": broker.site,
+        "priority": broker.priority,
+        "draining": broker.draining,
+        "version": broker.version,
+        "unhealthy": broker.unhealthy,
+        "installing": [asdict(one) for one in broker.installing],
+    }
 
 
 def _business(found: Leadership) -> dict[str, Any]:
@@ -200,6 +206,10 @@ def _broker_row(broker: LiveBroker) -> tuple[object, ...]:
 def _business_row(found: Leadership) -> tuple[object, ...]:
     in_sync = ", ".join(sorted(member.broker for member in found.in_sync))
     return (
-        found.business, None if found.leader is None else found.leader.broker, found.term,
-        f"{in_sync or '-'} (needs {found.min_in_sync})", ", ".join(found.replicas), found.policy.value,
-    )  # fmt: skip
+        found.business,
+        None if found.leader is None else found.leader.broker,
+        found.term,
+        f"{in_sync or '-'} (needs {found.min_in_sync})",
+        ", ".join(found.replicas),
+        found.policy.value,
+    )

@@ -88,9 +88,14 @@ def cutover(
         from venus.adapters.cutover import run as cutting
 
         wish = cutting.Wish(
-            rehearse=rehearse, wait_s=wait, quiet_s=quiet, leave_invalid=leave_invalid,
-            leave_differences=leave_differences, leave_out=tuple(leave_out or ()), head=head(settings, target),
-        )  # fmt: skip
+            rehearse=rehearse,
+            wait_s=wait,
+            quiet_s=quiet,
+            leave_invalid=leave_invalid,
+            leave_differences=leave_differences,
+            leave_out=tuple(leave_out or ()),
+            head=head(settings, target),
+        )
         outcome = cutting.cutover(settings, target, wish, steps.update)
     return answer(run, settings, target, outcome, base)
 
@@ -108,7 +113,7 @@ def writable(base: Path) -> Path:
 def head(settings: Settings, target: str) -> dict[str, Any]:
     """Return who makes the certificate, when, and between which databases; passwords masked."""
     from venus import __version__
-    from venus.masking import masked
+    from venus.figures import masked
 
     return {
         "venus": __version__,
@@ -152,7 +157,7 @@ def answer(run: Invocation, settings: Settings, target: str, outcome: Outcome, b
 
 def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
     """Return what an operator does now."""
-    from venus.masking import masked
+    from venus.figures import masked
 
     url = masked(settings.targets[target].url.get_secret_value())
     done = "was already cut over; nothing was done" if already else "is cut over: VENUS writes no row there any more"

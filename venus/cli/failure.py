@@ -25,12 +25,11 @@ from pathlib import Path
 
 import typer
 
-from venus.cli import logs
+from venus.cli import invocation as logs
 from venus.cli.invocation import Invocation
 from venus.errors import ConfigError, LoginRefused, VenusError
-from venus.masking import masked
-from venus.sentences import sentence
-from venus.toml_lines import line_of
+from venus.figures import masked, sentence
+from venus.suggest import line_of
 from venus.user_folders import state_folder
 
 INTERRUPTED = 130

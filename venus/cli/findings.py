@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from venus.cli.grid import table
+from venus.cli.output import table
 from venus.figures import seconds_shown
 from venus.model import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapters.verify.findings import Difference, Result
+    from venus.adapters.verify.findings import Difference, Result, TableResult
     from venus.adapters.verify.repair import Repaired
 
 #: Lines of findings on a terminal; the rest is counted, and complete with --json, --html, --parquet.
@@ -94,33 +94,58 @@ def verdict_line(result: Result, word: str) -> str:
 def document(result: Result, repaired: Repaired | None, code: int) -> dict[str, Any]:
     """Return everything for machines."""
     found = {
-        "format": FORMAT, "verdict": verdict_word(result, repaired, code), "exit_code": code,
+        "format": FORMAT,
+        "verdict": verdict_word(result, repaired, code),
+        "exit_code": code,
         "business": result.business,
-        "target": result.target, "leg": result.leg, "started_at": result.started_at, "seconds": result.seconds,
-        "version": result.version, "sample": result.sample, "where": result.where, "rows": result.rows,
-        "moved": result.moved, "notes": result.notes,
+        "target": result.target,
+        "leg": result.leg,
+        "started_at": result.started_at,
+        "seconds": result.seconds,
+        "version": result.version,
+        "sample": result.sample,
+        "where": result.where,
+        "rows": result.rows,
+        "moved": result.moved,
+        "notes": result.notes,
         "not_compared": [{"table": name, "reason": reason} for name, reason in result.not_compared.items()],
-        "tables": [
-            {
-                "table": t.table, "compared": t.leg, "verdict": t.verdict.name.lower(), "rows": t.rows,
-                "moved": t.moved, "in_flight": t.in_flight, "different": len(t.differences),
-                "undecided": len(t.undecided), "method": t.method, "seconds": t.seconds, "notes": t.notes,
-                "cut_short": t.cut_short,
-            }
-            for t in result.tables
-        ],
-        "findings": [
-            {
-                "table": d.table, "key": d.key, "kind": d.kind.value, "fault": d.fault.value,
-                "present": list(d.present), "columns": {c.column: c.values for c in d.columns}, "note": d.note,
-            }
-            for d in result.differences
-        ],
+        "tables": [_table_document(t) for t in result.tables],
+        "findings": [_finding_document(d) for d in result.differences],
         "undecided": [{"table": u.table, "key": u.key, "reason": u.reason} for u in result.undecided],
-    }  # fmt: skip
+    }
     if repaired is not None:
         found["repair"] = {
-            "emitted": repaired.emitted, "repaired": repaired.repaired,
+            "emitted": repaired.emitted,
+            "repaired": repaired.repaired,
             "left": [{"table": s.table, "key": s.key, "reason": s.reason} for s in repaired.left],
-        }  # fmt: skip
+        }
     return found
+
+
+def _table_document(t: TableResult) -> dict[str, Any]:
+    return {
+        "table": t.table,
+        "compared": t.leg,
+        "verdict": t.verdict.name.lower(),
+        "rows": t.rows,
+        "moved": t.moved,
+        "in_flight": t.in_flight,
+        "different": len(t.differences),
+        "undecided": len(t.undecided),
+        "method": t.method,
+        "seconds": t.seconds,
+        "notes": t.notes,
+        "cut_short": t.cut_short,
+    }
+
+
+def _finding_document(d: Difference) -> dict[str, Any]:
+    return {
+        "table": d.table,
+        "key": d.key,
+        "kind": d.kind.value,
+        "fault": d.fault.value,
+        "present": list(d.present),
+        "columns": {c.column: c.values for c in d.columns},
+        "note": d.note,
+    }

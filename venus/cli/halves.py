@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.commands import Commands
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.moments import half_age_s, moment_of
+from venus.cli.output import table
+from venus.cli.probes import half_age_s, moment_of
 from venus.errors import ConfigError
 from venus.figures import bytes_shown, seconds_shown
 from venus.model import Verdict, counted
@@ -66,9 +66,12 @@ def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
         for half in found.halves
     ]
     document = {
-        "business": found.business, "producer": found.producer, "halves": halves, "alarms": list(found.alarms),
+        "business": found.business,
+        "producer": found.producer,
+        "halves": halves,
+        "alarms": list(found.alarms),
         "halves_total": max(found.halves_total, len(halves)),
-    }  # fmt: skip
+    }
     rows: list[tuple[object, ...]] = [
         (h["batch_no"], h["rows"], bytes_shown(int(h["bytes"])), seconds_shown(h["age_s"]), h["reviews"])
         for h in halves

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.grid import table
 from venus.cli.install import opened_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 from venus.errors import ConfigError, DatabaseUnavailable
 from venus.model import counted
 
@@ -130,7 +130,7 @@ def without_password(url: str) -> str:
     """Return the URL as it may stand in a file."""
     from sqlalchemy import make_url
 
-    from venus.masking import masked
+    from venus.figures import masked
 
     parsed = make_url(url)
     secrets = [name for name in parsed.query if masked(f"?{name}=x") != f"?{name}=x"]
@@ -176,7 +176,10 @@ def show(run: Invocation, file: Path, names: list[str], databases: tuple[Databas
     ]
     run.out.answer(
         {
-            "file": str(file), "tables": names, "findings": findings, "variables": sorted(variables),
+            "file": str(file),
+            "tables": names,
+            "findings": findings,
+            "variables": sorted(variables),
             "next": [command for command, _ in following],
             **{database.option: {"url": database.url, "kind": database.kind} for database in databases},
         },
@@ -187,7 +190,7 @@ def show(run: Invocation, file: Path, names: list[str], databases: tuple[Databas
         *(f"Set its password: export {name}={shlex.quote(url)}" for name, url in variables.items()),
         "Next:",
         *(f"  {command:<40} # {why}" for command, why in following),
-    )  # fmt: skip
+    )
 
 
 def next_commands(file: Path, is_named: bool) -> list[tuple[str, str]]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 from venus.conditions import MATCHES
 from venus.errors import ConfigError, Refused, VenusError
 from venus.model import counted
@@ -25,6 +25,29 @@ if TYPE_CHECKING:
     from venus.adapters.dialects.contract import InstallStep, RegisteredTable, Source
     from venus.config import Settings
     from venus.model import Finding
+from typing import TYPE_CHECKING
+
+from venus.model import Finding
+
+if TYPE_CHECKING:
+    from venus.config import Settings
+    from venus.model import TableSchema
+
+
+def check_targets(settings: Settings, schemas: list[TableSchema]) -> list[Finding]:
+    """Ask every target about these tables; what cannot be reached is a finding, not a failure."""
+    from venus.adapters.targets.registry import open_target
+
+    found = []
+    for name in settings.targets:
+        try:
+            found += open_target(settings, name).check(schemas)
+        except VenusError as error:
+            found.append(
+                Finding(where=f"target {name}", message=str(error), remedy=error.hint, blocks=not error.retryable)
+            )
+    return found
+
 
 Mode = Literal["log", "inline"]
 ModeOption = Annotated[
@@ -86,8 +109,6 @@ def check(
 
     Exit code 3 if VENUS would refuse to install, or to migrate to one of the targets.
     """
-    from venus.cli.targets import check_targets
-
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     with opened_source(settings, type_map) as source:

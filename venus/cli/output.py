@@ -18,11 +18,141 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 
-from venus.cli.secrets import Redactor
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, unquote_plus
+
+from venus.figures import masked
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+    from venus.config import Settings
+
+
+STRUCK = "***"
+#: Shorter ones would strike out half the text.
+SECRET_CHARS_MIN = 3
+
+
+class Redactor:
+    """Strikes known passwords out of text, and whatever looks like a URL with one."""
+
+    def __init__(self) -> None:
+        self._secrets: set[str] = set()
+        self._urls: list[SecretStr] = []
+
+    def learn(self, settings: Settings) -> None:
+        """Remember the secrets of these settings; passwords in URLs as written and decoded."""
+        for url in (settings.source.url, *(target.url for target in settings.targets.values())):
+            self._secrets |= passwords(url.get_secret_value())
+            self._urls.append(url)
+        self._secrets |= passwords(settings.spark.remote)
+        from venus.config import is_secret
+
+        others = [value for name, value in settings.spark.conf.items() if is_secret(name)]
+        others.append(settings.security.client_token.get_secret_value())
+        for recipient in settings.alarms.to.values():
+            others += [recipient.webhook.get_secret_value(), recipient.smtp_password.get_secret_value()]
+        others.append(settings.cluster.etcd_password.get_secret_value())
+        self._secrets |= {secret for secret in others if len(secret) >= SECRET_CHARS_MIN}
+
+    def __call__(self, text: str) -> str:
+        """Return the text without any password."""
+        for secret in sorted(self._secrets | self._rotated(), key=len, reverse=True):
+            text = text.replace(secret, STRUCK)
+        return re.sub(r"\S+://\S+", lambda found: masked(found[0]), text)
+
+    def _rotated(self) -> set[str]:
+        """Return the passwords that were read since: a database's may be changed while VENUS runs."""
+        known: set[str] = set()
+        for url in self._urls:
+            for text in getattr(url, "known", ()):
+                known |= passwords(text)
+        return known
+
+
+def passwords(url: str) -> set[str]:
+    """Return every spelling of the passwords in a URL; without those that are too short."""
+    found: set[str] = set()
+    if match := re.search(r"://[^:/?@]*:(.*)@", url, re.DOTALL):
+        found.add(match[1])
+    found |= set(re.findall(r"[?&;][^=&;]*(?:passw|secret|token)[^=&;]*=([^&;]*)", url, re.IGNORECASE))
+    found |= {decode(secret) for secret in found for decode in (unquote, unquote_plus)}
+    return {secret for secret in found if len(secret) >= SECRET_CHARS_MIN}
+
+
+#: A table that would have to fold its cells is shown as a list below this width.
+COLUMNS_MIN = 70
+
+
+class Grid:
+    """Columns and rows; how they are shown is decided when the width is known."""
+
+    def __init__(self, columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+        self.columns = columns
+        self.rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        side_by_side = self._table(options.max_width)
+        wanted = console.measure(side_by_side, options=options.update(width=10_000))
+        folds = wanted.maximum > options.max_width
+        if folds and (options.max_width < COLUMNS_MIN or wanted.minimum > options.max_width):
+            yield from self._listed(options.max_width)
+        else:
+            yield side_by_side
+
+    def _table(self, width: int) -> Table:
+        from rich.table import Table
+
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for number, name in enumerate(self.columns):
+            numeric = any(self.rows) and all(isinstance(row[number], int | float) for row in self.rows)
+            # the first column says what a row is about: it is not broken in the middle of a name
+            whole = number == 0 and all(2 * len(cell(row[0])) <= width for row in self.rows)
+            shown.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
+        for row in self.rows:
+            shown.add_row(*(cell(value) for value in row))
+        return shown
+
+    def _listed(self, width: int) -> Iterator[RenderableType]:
+        """Show each row as its first value, and below it the others with their columns' names."""
+        from rich.text import Text
+
+        for row in self.rows:
+            yield Text(cell(row[0]), style="bold", overflow="fold")
+            for name, value in zip(self.columns[1:], row[1:], strict=True):
+                if value is not None and cell(value):
+                    line = f"{name}: {cell(value)}" if name else cell(value)
+                    yield Text(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
+
+
+def table(*columns: str, rows: list[tuple[object, ...]]) -> Grid:
+    """Return a table for people; numbers to the right."""
+    return Grid(columns, rows)
+
+
+def cell(value: object) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return str(value)
+
 
 #: Anything shorter than this needs no progress.
 QUIET_S = 2.0

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from venus.adapter_figures import TableFillFigures
 from venus.adapters.targets.views import TargetView
 from venus.alarm_rules import WAITS, recognised
-from venus.cli.brokerviews import MirrorView, ReplicationView
-from venus.cli.traffic import TrafficView
+from venus.cli.traffic import MirrorView, ReplicationView, TrafficView
 from venus.conditions import (
     HEARTBEATS_LATE,
     RELEASED,
@@ -285,10 +284,13 @@ def below_problems(below: ConsumerView) -> list[str]:
     """Say what is wrong with a broker set that pulls from this one."""
     return list(
         set_problems(
-            below.group, connected=below.connected, backlog_rows=below.backlog_rows, late_s=below.oldest_s,
+            below.group,
+            connected=below.connected,
+            backlog_rows=below.backlog_rows,
+            late_s=below.oldest_s,
             late_max_s=APPLY_LAG_MAX_S,
         )
-    )  # fmt: skip
+    )
 
 
 def capture_problems(overview: Overview) -> list[str]:

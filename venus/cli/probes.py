@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from venus.adapters.targets.views import TargetView, age_s
-from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
-from venus.cli.moments import committed_age_s, half_age_s, moment_of
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
@@ -19,7 +17,7 @@ from venus.cli.overview import (
     SourceTable,
     SourceView,
 )
-from venus.cli.traffic import traffic_view
+from venus.cli.traffic import MirrorView, ReplicationView, ReplicaView, traffic_view
 from venus.conditions import at_source, own_at_source, released, uncaptured_at_source
 from venus.errors import NotInstalled, VenusError
 from venus.rpc.reports import decode
@@ -35,6 +33,30 @@ if TYPE_CHECKING:
         MirrorStatus,
         ReplicationStatus,
     )
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus, HalfRef
+
+
+def moment_of(status: BrokerStatus) -> int:
+    """Return the moment of a status in microseconds, by the broker's own clock; this machine's may be another."""
+    return status.now_us or time.time_ns() // 1000
+
+
+def half_age_s(half: HalfRef, now_us: int) -> float:
+    """Return for how long a half message has had no decision; an older broker says only when it came."""
+    return half.waited_ms / 1000 if half.waited_ms else max(0.0, (now_us - half.received_at_us) / 1e6)
+
+
+def committed_age_s(own: BusinessStatus, now_us: int) -> float | None:
+    """Return how long ago the newest commit was, None before the first one."""
+    if own.HasField("committed_ago_ms"):
+        return own.committed_ago_ms / 1000
+    moment_us = own.last_committed_at_us or own.last_captured_at_us
+    return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
+
 
 #: A broker that does not answer within this is called unreachable.
 BROKER_TIMEOUT_S = 5.0

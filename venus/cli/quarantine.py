@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.commands import Commands
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
+from venus.cli.output import table
 from venus.errors import VenusError
 
 if TYPE_CHECKING:
@@ -114,10 +114,20 @@ def answer(run: Invocation, target: str, report: RetryReport) -> int:
 def described(row: QuarantineRow, values: dict[str, str | None]) -> dict[str, object]:
     """Return a change for machines."""
     return {
-        "id": row.id, "table": row.table, "key": row.key, "state": row.state, "sqlstate": row.sqlstate,
-        "message": row.message, "offset": row.offset, "sequence": row.sequence, "is_deleted": row.is_deleted,
-        "values": values, "reason": row.reason, "created_at": row.created_at, "decided_at": row.decided_at,
-    }  # fmt: skip
+        "id": row.id,
+        "table": row.table,
+        "key": row.key,
+        "state": row.state,
+        "sqlstate": row.sqlstate,
+        "message": row.message,
+        "offset": row.offset,
+        "sequence": row.sequence,
+        "is_deleted": row.is_deleted,
+        "values": values,
+        "reason": row.reason,
+        "created_at": row.created_at,
+        "decided_at": row.decided_at,
+    }
 
 
 def payloads(target: str, quarantine: Quarantine, rows: list[QuarantineRow]) -> dict[int, dict[str, str | None]]:

@@ -46,14 +46,16 @@ def uninstall_triggers(
     wait_s: Annotated[
         float,
         typer.Option(
-            "--wait", metavar="SECONDS", min=0.0,
+            "--wait",
+            metavar="SECONDS",
+            min=0.0,
             help="With TABLE: how long capture may take for what waits in its log. What is left then is left out.",
         ),
     ] = 30.0,
     dry_run: DryRun = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Remove everything that VENUS created at the source; or, with TABLE, what captures that table alone.
 
     A table that is taken out stays at the targets as it was captured last. `venus install-triggers` takes it up again.
@@ -115,9 +117,12 @@ def _leftovers(source: Source, table_id: int) -> list[InstallStep]:
 
 
 def taken_out(
-    source: Source, chosen: dict[int, RegisteredTable], wait_s: float, captures: Callable[[], bool],
+    source: Source,
+    chosen: dict[int, RegisteredTable],
+    wait_s: float,
+    captures: Callable[[], bool],
     say: Callable[[str], None],
-) -> tuple[list[InstallStep], dict[int, int]]:  # fmt: skip
+) -> tuple[list[InstallStep], dict[int, int]]:
     """Take tables out; return what was removed, and how many changes in the log of each were not captured."""
     if not chosen:
         return [], {}

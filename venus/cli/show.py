@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 
 
 def config(

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.status_progress import compared_shown, loads_shown
-from venus.cli.status_tables import tables_shown
+from venus.cli.output import table
+from venus.cli.status_tables import compared_shown, loads_shown, tables_shown
 from venus.cli.traffic import traffic_shown
 from venus.conditions import RELEASED
 from venus.figures import bytes_shown, seconds_shown
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.targets.views import TargetView
-    from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
     from venus.cli.overview import BrokerView, ConsumerView, LeaseView, Overview, SourceView
+    from venus.cli.traffic import MirrorView, ReplicationView, ReplicaView
 
 
 def status(
@@ -221,10 +220,14 @@ def path_table(found: Overview) -> RenderableType:
     """One line per hop: how far, how late, what waits."""
     waiting = sum(t.log_rows for t in found.source.tables)
     rows: list[tuple[object, ...]] = [
-        ("source", source_position(found.source), None,
-         f"{counted(waiting, 'row')} in the log" if found.source.asked and not found.source.error else None),
+        (
+            "source",
+            source_position(found.source),
+            None,
+            f"{counted(waiting, 'row')} in the log" if found.source.asked and not found.source.error else None,
+        ),
         ("broker", broker_position(found.broker), age(found.broker.captured_age_s), halves_shown(found.broker)),
-    ]  # fmt: skip
+    ]
     rows += [target_row(found, target) for target in found.targets]
     return table("", "position", "lag", "waiting", rows=rows)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from venus.cli.grid import table
+from venus.cli.output import table
 from venus.conditions import ACTIVE, RELEASED
 from venus.model import counted
 
@@ -17,6 +17,52 @@ if TYPE_CHECKING:
     from venus.cli.overview import Overview, SourceTable
 
     TargetTables = Mapping[str, Mapping[int, TargetTable]]
+import time
+from typing import TYPE_CHECKING
+
+from venus.figures import seconds_shown
+
+if TYPE_CHECKING:
+    from venus.adapter_figures import Comparison
+    from venus.cli.overview import BrokerView, Overview
+
+
+def compared_shown(found: Overview) -> list[str]:
+    """Say when each target was last compared, and with which verdict."""
+    now_us = time.time_ns() / 1000
+    return [
+        f"target {target.name}: {comparison_shown(target.compared, now_us)}"
+        for target in found.targets
+        if target.compared is not None and not target.cut_over
+    ]
+
+
+def comparison_shown(compared: Comparison, now_us: float) -> str:
+    """Return the outcome of a comparison in words."""
+    ago = seconds_shown(max(0.0, (now_us - compared.ended_at_us) / 1e6))
+    counts = {"different": compared.different, "undecided": compared.undecided}
+    told = "".join(f", {counted(n, f'{what} row')}" for what, n in counts.items() if n)
+    part = ", not everything was compared" if compared.partial else ""
+    what = f"{counted(compared.rows, 'row')} of {counted(compared.tables, 'table')}"
+    return f"last verified {ago} ago: {compared.verdict} ({what}{told}{part})"
+
+
+def loads_shown(broker: BrokerView) -> list[str]:
+    """Say how far the loads under way are: those of the source into the broker, and those of targets from there."""
+    shown = [f"{fill.name} is read: {progress_shown(fill.rows, fill.rows_expected)}" for fill in broker.fills]
+    for lease in broker.leases:
+        if lease.rows_read:
+            left = f", about {seconds_shown(lease.load_left_s)} left" if lease.load_left_s is not None else ""
+            shown.append(
+                f"{lease.holder or 'a load'} loads: {progress_shown(lease.rows_read, lease.rows_expected)}{left}"
+            )
+    return shown
+
+
+def progress_shown(rows: int, expected: int) -> str:
+    """Return rows of about how many."""
+    return f"{rows:,} of about {max(rows, expected):,} rows"
+
 
 #: With more tables than this, those that simply follow are counted.
 ALL_SHOWN_MAX = 200
@@ -35,10 +81,14 @@ def tables_shown(found: Overview) -> list[RenderableType]:
     listed = [row for row in rows if not (many and row.follows)]
     about = ("rows, about", *(f"rows at {name}, about" for name in at_target)) if found.rows_about is not None else ()
     shown = table(
-        "table", "state", "in the log", *about, "changes committed",
+        "table",
+        "state",
+        "in the log",
+        *about,
+        "changes committed",
         *(f"changes applied by {name}" for name in at_target),
         rows=[row.cells for row in listed[:LISTED_MAX]],
-    )  # fmt: skip
+    )
     said: list[RenderableType] = [shown] if listed else []
     if len(listed) > LISTED_MAX:
         said.append(f"{counted(len(listed) - LISTED_MAX, 'more table')} like these: `venus status --json` lists all")
@@ -62,9 +112,12 @@ def _captured_row(found: Overview, own: SourceTable, at_target: TargetTables) ->
     state = "not captured" if out else own.state.lower() + fill
     there = [tables.get(own.table_id) for tables in at_target.values()]
     cells = (
-        own.name, state, None if out else own.log_rows, *_about(found, own.table_id, own.rows_about, at_target),
+        own.name,
+        state,
+        None if out else own.log_rows,
+        *_about(found, own.table_id, own.rows_about, at_target),
         found.broker.committed_changes.get(own.table_id),
-    )  # fmt: skip
+    )
     return _Row((*cells, *map(_there, there)), own.state == ACTIVE and is_read and all(map(_follows, there)))
 
 

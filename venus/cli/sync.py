@@ -17,21 +17,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.allocation import keep_freed
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.logs import LogFormatOption
-from venus.cli.narrator import WELL, Narrator
-from venus.cli.supervisor import HEALTHY_AFTER_S, Loop, Supervisor, stop_with_parent
-from venus.collector import settle
+from venus.allocation import keep_freed, settle
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
+from venus.cli.supervisor import HEALTHY_AFTER_S, WELL, Loop, Narrator, Supervisor, stop_with_parent
 from venus.errors import ConfigError, VenusError
 from venus.patience import Patience, patience_with
-from venus.stop_signals import stop_signals
+from venus.user_folders import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
     from venus.config import Settings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from venus.adapters.targets.contract import Target
+    from venus.config import Settings
+
+
+def run_spark(settings: Settings, target: Target, stop: threading.Event, report: Callable[[Any], None]) -> None:
+    """Apply to one target until `stop`, in a session of Spark."""
+    from venus.spark.runner import SparkRunner
+    from venus.spark.session import open_session
+    from venus.spark.streaming_apply import run_stream
+
+    with (
+        open_session(settings, app=f"venus sync {settings.business.name}/{target.name}") as spark,
+        target.scaled(SparkRunner(spark.sparkContext), stop, report) as applies,
+    ):
+        run_stream(spark, settings, applies, stop)
+
 
 logger = logging.getLogger(__name__)
 
@@ -223,8 +240,6 @@ def follower(
 
     target = open_target(settings, name)
     if engine == "spark" and target.capabilities.follows_by_runner:
-        from venus.cli.sync_spark import run_spark
-
         return lambda: run_spark(settings, target, stop, report)
     return lambda: target.follow(stop, report)
 

@@ -11,6 +11,189 @@ from venus.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from venus.network.drawing import Hop, SetView
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from venus.cli.probes import moment_of
+from venus.errors import VenusError
+from venus.network.drawing import Hop, SetView, View
+from venus.network.topology import PULLS_AS, BrokerSet, Tier, merged, problems_of
+from venus.rpc.address import Address, Proof
+from venus.rpc.admin import Admin
+from venus.rpc.homes import is_home
+from venus.wire import broker_pb2
+
+SETS_MAX = 200
+ASKED_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the brokers at some addresses have said, or why they have not."""
+
+    addresses: tuple[str, ...]
+    status: broker_pb2.BrokerStatus | None = None
+    error: str = ""
+
+
+def look(starts: Iterable[tuple[str, ...]], proof: Proof) -> View:
+    """Ask the brokers at these addresses, a tuple for each set, and every set above them."""
+    answers: list[Answer] = []
+    asked: set[str] = set()
+    waiting = list(starts)
+    with ThreadPoolExecutor(ASKED_AT_ONCE, "venus-topology") as pool:
+        while waiting and len(answers) < SETS_MAX:
+            new = [one for one in dict.fromkeys(waiting) if not asked.issuperset(one)]
+            asked.update(address for one in new for address in one)
+            found = list(pool.map(lambda one: _ask(one, proof), new))
+            answers += found
+            waiting = [
+                tuple(entries)
+                for answer in found
+                if answer.status is not None
+                for entries in _named(answer.status)
+                if entries
+            ]
+    return view_of(answers)
+
+
+def _named(status: broker_pb2.BrokerStatus) -> Iterable[Iterable[str]]:
+    """Yield the addresses of other sets that a broker knows, those of a set together."""
+    yield status.network.upstream
+    yield status.network.former
+    yield status.network.home
+    for entry in status.businesses:
+        if entry.replaced:
+            yield entry.home.addresses
+
+
+def _ask(addresses: tuple[str, ...], proof: Proof) -> Answer:
+    try:
+        with Admin(Address(",".join(addresses), proof)) as admin:
+            return Answer(addresses, status=admin.status())
+    except VenusError as error:
+        return Answer(addresses, error=str(error))
+
+
+def view_of(answers: Iterable[Answer]) -> View:
+    """Put answers together: sets that answered, sets that did not, and those of which only others have spoken."""
+    told = [(_set_of(one.status.network, one.addresses), one.status) for one in answers if one.status is not None]
+    topology, problems = merged(found for found, _ in told)
+    problems += [*_namesakes(told), *problems_of(topology.sets, complete=False), *_second_homes(told)]
+    views: dict[str, SetView] = {}
+    for found, status in told:
+        whole = topology.named(found.name) or found
+        if found.name not in views:
+            views[found.name] = SetView(
+                set=whole,
+                pulls_from=_pulls_from(status),
+                businesses=tuple(_mirror_hop(entry, moment_of(status)) for entry in status.businesses),
+                trouble=status.network.refused,
+            )
+    for found, status in told:
+        for lower in _spoken_of(found, status):
+            known = views.get(lower.set.name)
+            if known is None:
+                views[lower.set.name] = lower
+            elif not known.asked:
+                views[lower.set.name] = replace(known, businesses=(*known.businesses, *lower.businesses))
+    for answer in answers:
+        if answer.error and not any(set(answer.addresses) & set(one.set.addresses) for one in views.values()):
+            name = ", ".join(answer.addresses)
+            views[name] = SetView(set=_unknown(name, 0), asked=False, trouble=f"no answer: {answer.error}")
+    return View(tuple(views.values()), tuple(dict.fromkeys(problems)))
+
+
+def _namesakes(told: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
+    """Yield a sentence for each name that several sets have: they would take turns as one consumer of the set above."""
+    homes: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for found, status in told:
+        # The brokers of a cluster are one set; a broker without one may be asked at several addresses.
+        who = status.cluster or str(status.started_at_us)
+        homes[found.name].setdefault(who, ", ".join(found.addresses))
+    for name, places in homes.items():
+        if len(places) > 1:
+            where = " and at ".join(places.values())
+            yield f"several sets are called {name}: at {where}; give each a [cluster] set of its own"
+
+
+def _set_of(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> BrokerSet:
+    tier = Tier(network.tier) if network.tier in list(Tier) else Tier.CORE
+    return BrokerSet(
+        name=network.set or ", ".join(addresses),
+        tier=tier,
+        level=network.level,
+        upstream=tuple(network.upstream),
+        labels=frozenset(network.labels),
+        where=frozenset(network.where),
+        addresses=addresses,
+    )
+
+
+def _second_homes(told: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
+    """Yield the businesses of one network that two sets take for theirs."""
+    homes: dict[tuple[str, str], dict[str, int]] = {}
+    for found, status in told:
+        for entry in status.businesses:
+            if is_home(status.network, entry):
+                for network in status.network.networks[:1]:
+                    homes.setdefault((network, entry.business), {})[found.name] = entry.home.home_term
+    for (_, business), sets in homes.items():
+        if len(sets) > 1:
+            named = " and ".join(f"set {name} (home term {term})" for name, term in sorted(sets.items()))
+            newest = min(sets, key=lambda name: (-sets[name], name))
+            yield (
+                f"{business} has two homes, {named}: stop all but {newest}, name its brokers in the others' [cluster] "
+                "upstream, and start them again"
+            )
+
+
+def _unknown(name: str, level: int) -> BrokerSet:
+    return BrokerSet(name=name, tier=Tier.ACCESS if level else Tier.CORE, level=level)
+
+
+def _pulls_from(status: broker_pb2.BrokerStatus) -> str:
+    """Return the set above: the one that is connected, or the last one that was."""
+    connected = [entry.mirror.set for entry in status.businesses if entry.HasField("mirror") and entry.mirror.set]
+    return next(iter(connected), status.network.path[-2] if len(status.network.path) > 1 else "")
+
+
+def _mirror_hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
+    if not entry.HasField("mirror"):
+        reason = f"set {entry.home.set} has become the home; name its brokers in [cluster] upstream"
+        state, why = ("replaced", reason) if entry.replaced else ("", "")
+        return Hop(business=entry.business, offset=entry.next_offset, state=state, reason=why)
+    mirror = entry.mirror
+    known = mirror.state != "waiting"
+    return Hop(
+        business=entry.business,
+        offset=entry.next_offset,
+        behind=mirror.lag if known else None,
+        behind_s=mirror.lag_ms / 1000,
+        hop_s=mirror.hop_ms / 1000,
+        state=mirror.state,
+        reason=mirror.reason,
+        nearest=mirror.nearest,
+        not_back=mirror.not_back,
+        away_s=max(0.0, (now_us - mirror.away_since_us) / 1e6) if mirror.nearest else 0.0,
+    )
+
+
+def _spoken_of(upper: BrokerSet, status: broker_pb2.BrokerStatus) -> Iterable[SetView]:
+    """Yield the sets that pull from one, as it sees them: what they have acknowledged."""
+    for entry in status.businesses:
+        for consumer in entry.consumers:
+            if consumer.group.startswith(PULLS_AS):
+                hop = Hop(
+                    business=entry.business,
+                    offset=consumer.acknowledged,
+                    behind=max(0, entry.next_offset - consumer.acknowledged),
+                    state="" if consumer.connected else "not connected",
+                )
+                lower = _unknown(consumer.group.removeprefix(PULLS_AS), upper.level + 1)
+                yield SetView(set=lower, asked=False, pulls_from=upper.name, businesses=(hop,))
 
 
 def topology(
@@ -27,7 +210,6 @@ def topology(
     It asks the brokers of `[broker] addresses` and `further`, and all sets above them. A set below that is not asked
     is shown as the set above sees it.
     """
-    from venus.cli.topology_seen import look
     from venus.model import PORT_MAX, is_address
     from venus.network.drawing import drawn
     from venus.rpc.address import broker_of, proof_of
@@ -56,17 +238,30 @@ def topology(
 
 def _set(one: SetView) -> dict[str, Any]:
     return {
-        "set": one.set.name, "asked": one.asked, "tier": one.set.tier.value if one.asked else None,
-        "level": one.set.level, "addresses": list(one.set.addresses), "upstream": list(one.set.upstream),
-        "labels": sorted(one.set.labels), "where": sorted(one.set.where),
-        "pulls_from": one.pulls_from or None, "trouble": one.trouble,
+        "set": one.set.name,
+        "asked": one.asked,
+        "tier": one.set.tier.value if one.asked else None,
+        "level": one.set.level,
+        "addresses": list(one.set.addresses),
+        "upstream": list(one.set.upstream),
+        "labels": sorted(one.set.labels),
+        "where": sorted(one.set.where),
+        "pulls_from": one.pulls_from or None,
+        "trouble": one.trouble,
         "businesses": [_hop(hop) for hop in one.businesses],
-    }  # fmt: skip
+    }
 
 
 def _hop(hop: Hop) -> dict[str, Any]:
     return {
-        "business": hop.business, "offset": hop.offset, "behind": hop.behind, "behind_s": hop.behind_s,
-        "from_home_s": hop.hop_s, "state": hop.state, "reason": hop.reason,
-        "nearest": hop.nearest or None, "away_s": hop.away_s, "not_back": hop.not_back,
-    }  # fmt: skip
+        "business": hop.business,
+        "offset": hop.offset,
+        "behind": hop.behind,
+        "behind_s": hop.behind_s,
+        "from_home_s": hop.hop_s,
+        "state": hop.state,
+        "reason": hop.reason,
+        "nearest": hop.nearest or None,
+        "away_s": hop.away_s,
+        "not_back": hop.not_back,
+    }

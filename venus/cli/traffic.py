@@ -15,6 +15,59 @@ from venus.flow.braking import Brake
 if TYPE_CHECKING:
     from venus.wire.broker_pb2 import BrakeStatus, BusinessStatus, GaugeStatus, TrafficStatus
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """A replica as the broker that was asked knows it."""
+
+    broker: str
+    address: str
+    alive: bool
+    in_sync: bool
+    behind: int | None = None  # log entries; None = not known there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationView:
+    """How the business is replicated."""
+
+    term: int
+    leader: str
+    leader_address: str
+    policy: str
+    min_in_sync: int
+    log_end: int
+    high: int
+    mode: str
+    reason: str
+    refusal: str
+    replicas: tuple[ReplicaView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorView:
+    """How a mirror stands to the broker set above."""
+
+    path: tuple[str, ...]  # the sets from the home to this one
+    state: str
+    reason: str
+    since_s: float
+    address: str
+    lag: int  # offsets
+    lag_s: float
+    hop_s: float
+    bytes: int
+    rows: int
+    rows_expected: int
+    only: tuple[str, ...] = ()
+    #: Of which tables some rows only are here: "TABLE where PREDICATE".
+    where: tuple[str, ...] = ()
+    #: The set that it should come from, for how long it has not, and why; empty = it comes from there.
+    nearest: str = ""
+    away_s: float = 0.0
+    not_back: str = ""
+
+
 #: Large work of the broker's own pauses for small commits: no one has to know.
 COURTESY = Brake.SMALL.value
 #: From this part of a limit on, people are shown the gauge.
@@ -97,8 +150,13 @@ def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) 
         brakes=tuple(_brake(brake, ago) for brake in found.brakes if brake.business in names),
         lanes=tuple(
             LaneView(
-                lane=lane.lane, name=lane.name, running=lane.running, threads=lane.threads, waiting=lane.waiting,
-                degraded_s=ago(lane.degraded_since_us) if lane.degraded_since_us else None, reason=lane.reason,
+                lane=lane.lane,
+                name=lane.name,
+                running=lane.running,
+                threads=lane.threads,
+                waiting=lane.waiting,
+                degraded_s=ago(lane.degraded_since_us) if lane.degraded_since_us else None,
+                reason=lane.reason,
             )
             for lane in found.lanes
         ),
@@ -109,14 +167,19 @@ def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) 
             for consumer in (own.consumers if own is not None else ())
             if consumer.slow_since_us
         ),
-    )  # fmt: skip
+    )
 
 
 def _brake(found: BrakeStatus, ago: Callable[[int], float]) -> BrakeView:
     return BrakeView(
-        brake=found.brake, business=found.business, who=found.who, times=found.times,
-        waited_s=found.waited_ms / 1000, since_s=ago(found.since_us), on=found.on,
-    )  # fmt: skip
+        brake=found.brake,
+        business=found.business,
+        who=found.who,
+        times=found.times,
+        waited_s=found.waited_ms / 1000,
+        since_s=ago(found.since_us),
+        on=found.on,
+    )
 
 
 def _gauge(found: GaugeStatus) -> GaugeView:

@@ -91,10 +91,18 @@ def verify(
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     options = Options(
-        target=only_target(settings, target), leg=leg, tables=tuple(tables or ()), where=where, mode=mode,
-        sample=sample / 100.0, seed=seed, rows_per_s=rows_per_s, wait_s=wait_s, digest=digest,
+        target=only_target(settings, target),
+        leg=leg,
+        tables=tuple(tables or ()),
+        where=where,
+        mode=mode,
+        sample=sample / 100.0,
+        seed=seed,
+        rows_per_s=rows_per_s,
+        wait_s=wait_s,
+        digest=digest,
         differences_max=differences_max,
-    )  # fmt: skip
+    )
     check_options(options, repair=repair, dry_run=dry_run, engine=engine)
     require_engine(settings, engine)
     with failing_with_2():
@@ -126,8 +134,10 @@ def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str)
     from venus.adapters.verify.options import DIGESTS, LEG_NAMES, MODES
 
     for name, value, known in (
-        ("--leg", options.leg, LEG_NAMES), ("--mode", options.mode, MODES), ("--hash", options.digest, DIGESTS),
-    ):  # fmt: skip
+        ("--leg", options.leg, LEG_NAMES),
+        ("--mode", options.mode, MODES),
+        ("--hash", options.digest, DIGESTS),
+    ):
         if value not in known:
             raise ConfigError(f"{name} {value}: invalid value", hint=f"one of {', '.join(known)}")
     if options.sample <= 0:

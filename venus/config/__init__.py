@@ -14,7 +14,10 @@ from venus.config.sections import (
     Business,
     Capture,
     Columns,
+    Degrade,
+    Health,
     Lake,
+    Limits,
     Security,
     Source,
     Spark,
@@ -22,9 +25,7 @@ from venus.config.sections import (
     Tracing,
     options,
 )
-from venus.config.settings import Settings, require_source, require_target
-from venus.config.showing import effective, is_secret
-from venus.config.traffic import Degrade, Health, Limits
+from venus.config.settings import Settings, effective, is_secret, require_source, require_target
 
 __all__ = [
     "BROKERS_MAX",

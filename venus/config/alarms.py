@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from venus.alarm_rules import NAMES
-from venus.config.section import Section
-from venus.config.values import Address, Patterns, Seconds
+from venus.config.values import Address, Patterns, Seconds, Section
 from venus.suggest import nearest
 
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from venus.config.section import Section
-from venus.config.values import Addresses, Name, Names, Predicates
+from venus.config.values import Addresses, Name, Names, Predicates, Section
 from venus.model import NAME_CHARS_MAX, is_name
 
 #: Replicas of one business.

@@ -5,11 +5,28 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from venus.model import NAME_CHARS_MAX, PORT_MAX, is_address, is_name
 from venus.predicates.syntax import PredicateRefused, parse
 from venus.suggest import nearest
+
+
+class Section(BaseModel):
+    """A section."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true where a number stands: Python would take it for 1, and a limit of 1 row/s stops everybody."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind in (int, float):
+            raise PydanticCustomError(f"{kind.__name__}_type", "should be a number")
+        return value
+
 
 #: In front of the name of a business, in a label.
 BUSINESS = "business"

@@ -16,10 +16,8 @@ import pytest
 
 from tests.support.certificates import Authority
 from tests.support.listeners import HttpListener, MailListener, drip, hanging, say_nothing, took
-from venus.alarms.book import Alarm, Event, Notice
-from venus.alarms.mail import Mail
-from venus.alarms.message import Message
-from venus.alarms.recipients import Way, addressees
+from venus.alarms.book import Alarm, Event, Message, Notice
+from venus.alarms.recipients import Mail, Way, addressees
 from venus.config import Alarms
 from venus.errors import ConfigError
 

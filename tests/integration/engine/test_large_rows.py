@@ -13,7 +13,7 @@ from venus.broker.core import Core
 from venus.broker.replicas import copies
 from venus.broker.replicas.copies import Copies, Place
 from venus.codec.chunk import decode_chunk
-from venus.config.traffic import Limits
+from venus.config.sections import Limits
 from venus.rpc.channel import FRAME_BYTES, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX
 from venus.wire import broker_pb2
 

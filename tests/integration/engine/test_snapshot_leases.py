@@ -11,7 +11,7 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.snapshot import splits
-from venus.config.traffic import Limits
+from venus.config.sections import Limits
 from venus.errors import Overloaded, Refused, SnapshotExpired
 from venus.wire import broker_pb2
 

@@ -18,7 +18,7 @@ from venus.broker.machine.business import Materialised
 from venus.broker.snapshot import inside, splits
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Totals, decode_chunk
-from venus.config.traffic import Limits
+from venus.config.sections import Limits
 from venus.errors import Corruption, Overloaded, Unavailable
 from venus.model import ChangeKind
 from venus.wire import broker_pb2, change_pb2

@@ -15,7 +15,7 @@ from venus.broker.machine import envelope
 from venus.broker.machine.business import Business
 from venus.broker.pipeline import producer_commands
 from venus.broker.pipeline.producers import REVIEWED_AT_ONCE_MAX
-from venus.config.traffic import Limits
+from venus.config.sections import Limits
 from venus.errors import Unavailable, VenusError
 from venus.model import Verdict
 

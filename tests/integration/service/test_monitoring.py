@@ -25,7 +25,7 @@ from tests.support.etcd import EtcdCluster
 from venus.broker.service.process import start_in_thread
 from venus.conditions import AdapterCondition, TableCondition
 from venus.config import Alarms, Cluster, Limits
-from venus.config.traffic import Health
+from venus.config.sections import Health
 from venus.errors import VenusError
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber

@@ -23,7 +23,7 @@ from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.store.space import Space
 from venus.conditions import AdapterCondition, TableCondition
 from venus.config import Alarms, Degrade, Limits
-from venus.config.traffic import Health
+from venus.config.sections import Health
 from venus.rpc.producer import Producer
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber

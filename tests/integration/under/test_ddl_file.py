@@ -20,7 +20,7 @@ from tests.support.whole_way import whole_way
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
 from venus.adapters.upper.capture import first_fill
-from venus.cli.ddl import conversion
+from venus.cli.load import conversion
 
 pytestmark = pytest.mark.integration
 

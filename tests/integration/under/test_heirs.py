@@ -14,7 +14,7 @@ from venus.adapters.cutover.run import Wish, cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import resync, table_states
 from venus.adapters.targets.registry import open_target
-from venus.cli.ddl import conversion
+from venus.cli.load import conversion
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.targets.postgresql.control import progress, resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
-from venus.cli.ddl import conversion
+from venus.cli.load import conversion
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ import pytest
 
 from venus.alarms import book as book_module
 from venus.alarms.book import SETTLING_S, Alarm, Book, Event, Notice
-from venus.alarms.remembered import load, save
+from venus.alarms.notifier import load, save
 from venus.config import AlarmRule, Alarms
 
 HALTED = "target eu: app.orders is HALTED (row {}); `venus quarantine list --target eu` shows the row"

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from venus.alarms.book import SETTLING_S, Alarm, Book
-from venus.alarms.notifier import Notifier
-from venus.alarms.remembered import NAME, save
+from venus.alarms.notifier import NAME, Notifier, save
 from venus.broker.service.watching import Watch
 from venus.broker.status.judging import judged
 from venus.config import Alarms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from venus.cli.demo.forecast import disk_of, held_against
+from venus.cli.demo.story import disk_of, held_against
 
 FORECAST = {"rows": 1_000, "fill_seconds": 4.0, "broker_bytes": 2 << 20}
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_cli import commands
-from venus.cli.app import run
-from venus.cli.auditing import COMMANDS, REPAIRS
+from venus.cli.app import COMMANDS, REPAIRS, run
 
 
 @pytest.fixture

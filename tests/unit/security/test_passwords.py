@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from venus.cli.secrets import Redactor
+from venus.cli.output import Redactor
 from venus.config import Settings, Source, Target
 from venus.errors import ConfigError
 from venus.security import passwords

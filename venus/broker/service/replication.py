@@ -28,7 +28,6 @@ from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.loss_windows import LossWindows
 from venus.broker.service.removing import Removing
 from venus.broker.service.replication_status import ReplicationStatus
-from venus.clocks import steady
 from venus.config import Cluster
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import login_of
@@ -39,6 +38,7 @@ from venus.replication import election
 from venus.replication.position import Patience
 from venus.replication.records import Leadership, LiveBroker, Policy
 from venus.rpc.address import Proof
+from venus.user_folders import steady
 
 logger = logging.getLogger(__name__)
 

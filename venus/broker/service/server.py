@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from venus import descriptors
+from venus import user_folders
 from venus.broker.core import Core
 from venus.broker.service.access import Access
 from venus.broker.service.admin import Admin
@@ -80,7 +80,7 @@ class Service:
             ("grpc.max_concurrent_streams", STREAMS_MAX),
             (
                 "grpc.max_allowed_incoming_connections",
-                connections_max(traffic.admission.streams.limit, descriptors.limit()),
+                connections_max(traffic.admission.streams.limit, user_folders.limit()),
             ),
         ]
         self._server = grpc.aio.server(

@@ -16,16 +16,16 @@ from typing import Any
 import psutil
 
 from venus.alarm_rules import commands, hop_of, lasts_s, recognised
-from venus.alarms import remembered
+from venus.alarms import notifier as remembered
 from venus.alarms.book import Book, Key
 from venus.alarms.notifier import Notifier, Sent
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.status.history import History, Shown
 from venus.broker.status.judging import Late, Now, judged, led_elsewhere
-from venus.clocks import steady
 from venus.conditions import HEARTBEATS_LATE
 from venus.config import Alarms
 from venus.errors import VenusError
+from venus.user_folders import steady
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from venus.cli.demo.etcd import Etcd
 from venus.cli.demo.postgres import DemoFailed
-from venus.cli.demo.servers import free_ports, listening, wait_for
+from venus.cli.demo.servers import Etcd, free_ports, listening, wait_for
 from venus.cli.demo.shop import build
 from venus.cli.demo.story import BUSY_S, Step, Story
 from venus.errors import VenusError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -97,9 +97,12 @@ def answer(run: Invocation, story: Story, proofs: list[Proof], *, kept: bool, cl
     look = story.look_around() if kept else {}
     document = {"proved": proofs, "figures": figures, "different": different, "look_around": look}
     proved = table(
-        "what was proved", "rows", "seconds", "different",
+        "what was proved",
+        "rows",
+        "seconds",
+        "different",
         rows=[(p.what, p.rows or None, p.seconds, p.different) for p in proofs],
-    )  # fmt: skip
+    )
     shown: list[RenderableType] = [proved, "", table("figure", "value", rows=list(figures.items())), ""]
     examples = [f"DIFFERENT {example}" for proof in proofs for example in proof.examples]
     if kept:

@@ -5,23 +5,85 @@ Each comparison is of every row of every table, by code that shares nothing with
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from venus.cli.demo.compare import compare
-from venus.cli.demo.damage import found_and_repaired
-from venus.cli.demo.forecast import disk_of, held_against
+import psycopg2
+import sqlalchemy as sa
+
 from venus.cli.demo.postgres import DemoFailed, Postgres
 from venus.cli.demo.servers import Commands, free_ports, listening, peak_rss_bytes, wait_for
-from venus.cli.demo.shop import Workload, build
+from venus.cli.demo.shop import Workload, build, compare
 from venus.cli.engine import spark_usable
 from venus.config import Settings
-from venus.figures import bytes_shown
+from venus.figures import bytes_shown, seconds_shown
+
+
+def held_against(forecast: Mapping[str, Any], *, rows: int, seconds: float, disk_bytes: int) -> str:
+    """Return the line. The shop wrote meanwhile, so its rows may be others."""
+    off = max(forecast["fill_seconds"] / seconds, seconds / forecast["fill_seconds"]) if seconds else 1.0
+    said = f"{forecast['rows']:,} rows in {seconds_shown(forecast['fill_seconds'])}"
+    bound = f"at most {bytes_shown(forecast['broker_bytes'])} at the broker"
+    happened = f"it took {seconds_shown(seconds)} (factor {off:.1f}) for {rows:,} rows, {bytes_shown(disk_bytes)}"
+    return f"forecast {said}, {bound}; {happened}"
+
+
+def disk_of(folders: Iterable[Path]) -> int:
+    """Return the bytes of the largest of these folders; files may go meanwhile."""
+    return max((sum(_sizes(folder)) for folder in folders), default=0)
+
+
+def _sizes(folder: Path) -> Iterable[int]:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                yield (Path(root) / name).stat().st_size
+            except FileNotFoundError:
+                continue
+
+
+#: What somebody does there, with what `venus verify` must say of it.
+_DAMAGE = {
+    "UPDATE customers SET balance = balance + 0.01 WHERE id = 7": ("main.customers", "different", "apply"),
+    "DELETE FROM order_lines WHERE (order_id, line_no) = (SELECT order_id, line_no FROM order_lines LIMIT 1)": (
+        "main.order_lines",
+        "missing",
+        "apply",
+    ),
+    "INSERT INTO products (sku, name, price, stock, active) VALUES ('GHOST', 'g', 1, 1, true)": (
+        "main.products",
+        "extra",
+        "apply",
+    ),
+}
+
+
+def found_and_repaired(commands: Commands, target: str, url: str, engine: str) -> dict[str, Any]:
+    """Damage a target, have verify find and repair it, and return the document of a second comparison, by `engine`."""
+    with closing(psycopg2.connect(sa.make_url(url).set(drivername="postgresql").render_as_string(False))) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute("SET session_replication_role = replica")
+            for statement in _DAMAGE:
+                cursor.execute(statement)
+                if cursor.rowcount != 1:
+                    raise DemoFailed(f"the target could not be damaged: {statement}")
+        connection.commit()
+    found = commands.run("verify", "--target", target, "--repair", "--wait-s", "60", codes=(0, 1, 3))
+    said = sorted((f["table"], f["kind"], f["fault"]) for f in found["findings"])
+    if said != sorted(_DAMAGE.values()) or found["repair"]["repaired"] != len(_DAMAGE):
+        raise DemoFailed(f"verify did not find and repair exactly what was planted: {said}, {found['repair']}")
+    document: dict[str, Any] = commands.run(
+        "verify", "--target", target, "--leg", "all", "--engine", engine, codes=(0, 1, 3)
+    )
+    return document
+
 
 #: How long people use the shop in each part of the story.
 BUSY_S = 3.0
@@ -226,10 +288,11 @@ class Story:
         self._say(f"  3 differences found and repaired; all legs then, by {BY[engine]}: {found['verdict']}")
         self._figures["all legs compared"] = f"by {BY[engine]}, in {found['seconds']:.1f} s: {found['verdict']}"
         proof = Proof(
-            what="verify, after it has found and repaired damage", seconds=since(started),
+            what="verify, after it has found and repaired damage",
+            seconds=since(started),
             rows=sum(t["rows"] for t in found["tables"] if t["compared"].endswith("target")),
             different=len(found["findings"]) + len(found["undecided"]),
-        )  # fmt: skip
+        )
         self._proofs.append(proof)
 
     # -- parts of steps ------------------------------------------------------------------------------------------

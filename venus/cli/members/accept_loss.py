@@ -8,7 +8,7 @@ import typer
 
 from venus.cli.cluster import coordinator_of, loss
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.members import changing
+from venus.cli.members import commands
 from venus.errors import ConfigError, Refused, VenusError
 from venus.suggest import nearest
 
@@ -44,12 +44,12 @@ def accept_loss(
     if not run.settings.cluster.name:
         return _give_up(run, business, confirm, promotions)
     with coordinator_of(run.settings) as coordinator:
-        known = changing.business(coordinator, business)
+        known = commands.read_record(coordinator, business)
         terms = known.unclean_terms
         if (terms or promotions) and not confirm:
             raise _not_confirmed(business, [*_sentences(known), *_promotions(promotions)])
         _tell(run.settings, business, promotions)
-        changing.change(coordinator, business, lambda now, _living: changes.accepted(now, terms))
+        commands.change_record(coordinator, business, lambda now, _living: changes.accepted(now, terms))
     lines = [f"{business}: given up: {line}" for line in (*_sentences(known), *_promotions(promotions))]
     unknown = [term for term in terms if term not in _measured(known)]
     document: dict[str, Any] = {
@@ -70,9 +70,12 @@ def _give_up(run: Invocation, business: str, confirm: str, promotions: list[Wind
         raise _not_confirmed(business, said)
     _tell(run.settings, business, promotions)
     document: dict[str, Any] = {
-        "business": business, "accepted": [], "terms": [], "unknown_terms": [],
+        "business": business,
+        "accepted": [],
+        "terms": [],
+        "unknown_terms": [],
         "home_terms": [window.home_term for window in promotions],
-    }  # fmt: skip
+    }
     lines = [f"{business}: given up: {line}" for line in said] or [f"{business} has lost nothing that is known"]
     run.out.answer(document, *lines)
     return 0

@@ -10,13 +10,81 @@ import typer
 
 from venus.cli.cluster import coordinator_of
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.members import changing
 from venus.errors import ConfigError, Unavailable
 from venus.figures import seconds_shown
 
 if TYPE_CHECKING:
     from venus.coordination.etcd import EtcdCoordinator
     from venus.replication.records import Leadership
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from venus.suggest import nearest
+
+if TYPE_CHECKING:
+    from venus.cli.output import Output
+    from venus.coordination.etcd import EtcdCoordinator
+    from venus.replication.records import Leadership, LiveBroker
+
+
+TRIES_MAX = 20
+LOOK_EVERY_S = 0.05
+#: What is waited for is said so often.
+SAY_EVERY_S = 5.0
+SAFE = "it goes on by itself: `venus cluster status` shows how far it is; to repeat the command is safe"
+
+Make = Callable[["Leadership", Collection["LiveBroker"]], "Leadership"]
+
+
+def read_record(coordinator: EtcdCoordinator, name: str) -> Leadership:
+    """Return the record of a business. Raises ConfigError, with a guess at what was meant."""
+    found = coordinator.read(name)
+    if found is None:
+        known = [one.business for one in coordinator.leaderships()]
+        raise ConfigError(
+            f"the cluster has no business {name!r}{nearest(name, known)}", hint=f"it has {', '.join(known) or 'none'}"
+        )
+    return found
+
+
+def change_record(coordinator: EtcdCoordinator, name: str, make: Make) -> Leadership:
+    """Replace the record of a business by what `make` returns; nothing happens if that is the record itself."""
+    for _ in range(TRIES_MAX):
+        known = read_record(coordinator, name)
+        after = make(known, coordinator.brokers())
+        stored = known if after == known else coordinator.swap(known, after)
+        if stored is not None:
+            return stored
+    raise Unavailable(f"the record of {name} keeps changing", hint="try again")
+
+
+def wait_until_done(out: Output, seconds: float, look: Callable[[], list[str]]) -> float:
+    """Return after how many seconds `look` had nothing more to wait for. Raises Unavailable when time is over."""
+    began = said_at = time.monotonic()
+    said = ""
+    while waiting := look():
+        now = time.monotonic()
+        if now - began >= seconds:
+            raise Unavailable(f"not done after {seconds:g} s: {'; '.join(waiting)}", hint=SAFE)
+        text = "; ".join(waiting)
+        if text != said and now - began > 1 and (not said or now - said_at > SAY_EVERY_S):
+            said, said_at = text, now
+            out.say(text)
+        time.sleep(LOOK_EVERY_S)
+    return time.monotonic() - began
+
+
+def record_document(known: Leadership) -> dict[str, object]:
+    """Return a record as the commands answer it."""
+    return {
+        "business": known.business,
+        "leader": None if known.leader is None else known.leader.broker,
+        "term": known.term,
+        "in_sync": sorted(member.broker for member in known.in_sync),
+        "replicas": list(known.replicas),
+    }
+
 
 BrokerArgument = Annotated[
     str, typer.Argument(metavar="BROKER", help="A broker's id, as `venus cluster status` shows it.")
@@ -69,11 +137,11 @@ def move(
 def _lead(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float) -> int:
     from venus.coordination import changes
 
-    before = changing.business(coordinator, name)
-    changing.change(coordinator, name, lambda known, living: changes.leader(known, broker, living))
+    before = read_record(coordinator, name)
+    change_record(coordinator, name, lambda known, living: changes.leader(known, broker, living))
 
     def look() -> list[str]:
-        known = changing.business(coordinator, name)
+        known = read_record(coordinator, name)
         led_by = known.leader.broker if known.leader is not None else "nobody"
         if led_by != broker and not known.successor:
             raise Unavailable(
@@ -82,30 +150,30 @@ def _lead(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str,
             )
         return [] if led_by == broker else [f"{name} is handed over to {broker}"]
 
-    took = changing.wait(run.out, seconds, look)
-    after = changing.business(coordinator, name)
+    took = wait_until_done(run.out, seconds, look)
+    after = read_record(coordinator, name)
     line = f"{name} is led by {broker} in term {after.term}, after {took:.2f} s"
     if before.leader == after.leader:
         line = f"{name} is led by {broker} already"
-    run.out.answer({**changing.shown(after), "seconds": round(took, 3)}, line)
+    run.out.answer({**record_document(after), "seconds": round(took, 3)}, line)
     return 0
 
 
 def _move(run: Invocation, coordinator: EtcdCoordinator, name: str, source: str, target: str, seconds: float) -> int:
     from venus.coordination import changes
 
-    changing.change(coordinator, name, lambda known, living: changes.moved(known, source, target, living))
+    change_record(coordinator, name, lambda known, living: changes.moved(known, source, target, living))
 
     def look() -> list[str]:
-        known = changing.business(coordinator, name)
+        known = read_record(coordinator, name)
         if source not in known.replicas and known.leader is not None and known.leader.broker != source:
             return []
         return [f"{name}: {line}" for line in changes.waits_for(known, coordinator.brokers())] or [f"{name} moves"]
 
-    took = changing.wait(run.out, seconds, look)
-    after = changing.business(coordinator, name)
+    took = wait_until_done(run.out, seconds, look)
+    after = read_record(coordinator, name)
     line = f"the replica of {name} is at {target} instead of {source}, after {seconds_shown(took)}"
-    run.out.answer({**changing.shown(after), "seconds": round(took, 3)}, line)
+    run.out.answer({**record_document(after), "seconds": round(took, 3)}, line)
     return 0
 
 
@@ -132,7 +200,7 @@ def drain(
         for known in coordinator.leaderships():
             changes.check_drain(known, broker, coordinator.brokers())
         coordinator.drain(broker, draining=True)
-        took = changing.wait(run.out, wait, partial(_undrained, coordinator, broker))
+        took = wait_until_done(run.out, wait, partial(_undrained, coordinator, broker))
         left = [known for known in coordinator.leaderships() if broker in known.replicas]
     line = f"broker {broker} leads nothing; it can be stopped with no write refused, after {seconds_shown(took)}"
     kept = [f"{known.business} keeps its replica there: no other broker is free" for known in left]
@@ -157,7 +225,7 @@ def _undo(run: Invocation, coordinator: EtcdCoordinator, broker: str) -> int:
 
     coordinator.drain(broker, draining=False)
     for known in coordinator.leaderships():
-        changing.change(coordinator, known.business, lambda found, _: changes.kept(found, broker))
+        change_record(coordinator, known.business, lambda found, _: changes.kept(found, broker))
     run.out.answer({"broker": broker, "draining": False}, f"broker {broker} takes part again")
     return 0
 
@@ -184,8 +252,8 @@ def add(
         names = business or [known.business for known in coordinator.leaderships() if changes.lacks(known, wanted)]
         make = partial(_added, broker=broker, wanted=wanted)
         for name in names:
-            changing.change(coordinator, name, make)
-        took = changing.wait(run.out, wait, partial(_missing, coordinator, names, broker))
+            change_record(coordinator, name, make)
+        took = wait_until_done(run.out, wait, partial(_missing, coordinator, names, broker))
     line = f"broker {broker} is in sync for {', '.join(names)}, after {seconds_shown(took)}"
     if not names:
         line = f"broker {broker} takes part; no business lacks a replica: --business NAME gives it one all the same"
@@ -200,7 +268,7 @@ def _added(known: Leadership, living: Any, *, broker: str, wanted: int) -> Leade
 
 
 def _missing(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
-    found = [changing.business(coordinator, name) for name in names]
+    found = [read_record(coordinator, name) for name in names]
     late = [known.business for known in found if broker not in {member.broker for member in known.in_sync}]
     return [f"broker {broker} is not in sync for {name} yet" for name in late]
 
@@ -224,7 +292,7 @@ def remove(
     with coordinator_of(run.settings) as coordinator:
         changes.check_broker(broker, _names(coordinator))
         living = coordinator.brokers()
-        found = [changing.business(coordinator, name) for name in business or ()] or list(coordinator.leaderships())
+        found = [read_record(coordinator, name) for name in business or ()] or list(coordinator.leaderships())
         has = [known for known in found if broker in known.replicas]
         make: Callable[[Leadership, Any], Leadership] = partial(_removed, broker=broker, fewer=bool(business))
         for known in has:
@@ -232,9 +300,9 @@ def remove(
         if not business:
             coordinator.drain(broker, draining=True)
         for known in has:
-            changing.change(coordinator, known.business, make)
+            change_record(coordinator, known.business, make)
         names = [known.business for known in has]
-        took = changing.wait(run.out, wait, partial(_held, coordinator, [one.business for one in found], broker))
+        took = wait_until_done(run.out, wait, partial(_held, coordinator, [one.business for one in found], broker))
     alive = any(one.member.broker == broker for one in living)
     line = f"broker {broker} has no replica of {', '.join(names) or 'anything'} any more"
     if alive and not business:

@@ -3,16 +3,144 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import platform
+import shlex
+import sys
 import tarfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.support.scrub import GONE, log_line, tree
 from venus.errors import ConfigError, VenusError
+from venus.user_folders import state_folder
+
+if TYPE_CHECKING:
+    from venus.cli.invocation import Invocation
+
+
+LOG_LINES_MAX = 2000
+#: Of the end of a log, before it is split into lines.
+LOG_BYTES_MAX = 4 << 20
+FAILURES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file of the bundle."""
+
+    name: str
+    make: Callable[[], str]
+
+
+def parts(run: Invocation, logs: Sequence[Path]) -> Iterator[Part]:
+    """Yield every part."""
+    yield Part("versions.json", lambda: _json(versions()))
+    yield Part("configuration.json", lambda: _json(configuration(run)))
+    yield Part("status.json", lambda: _json(status(run)))
+    yield Part("broker.json", lambda: _json(broker(run)))
+    yield Part("metrics.txt", lambda: metrics(run))
+    for number, file in enumerate([*logs, *failures()]):
+        yield Part(f"logs/{number}-{file.name}", lambda file=file: log(run, file))  # type: ignore[misc]
+
+
+def versions() -> dict[str, Any]:
+    """Return what runs here."""
+    import venus
+
+    installed = {found.metadata["Name"]: found.version for found in distributions()}
+    return {
+        "venus": venus.__version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": dict(sorted(installed.items(), key=lambda item: str(item[0]).lower())),
+    }
+
+
+def configuration(run: Invocation) -> dict[str, Any]:
+    """Return the settings in force; commands by their program alone, because arguments may be secrets."""
+    from venus.config import effective
+
+    found = effective(run.settings)
+    for section in (found["source"], *found["targets"].values()):
+        section["password_command"] = GONE if section["password_command"] else ""
+    for recipient in found["alarms"]["to"].values():
+        recipient["command"] = _program(recipient["command"])
+    found["spark"]["conf"] = dict.fromkeys(found["spark"]["conf"], GONE)
+    return json.loads(run.redactor(json.dumps(found, default=str)))  # type: ignore[no-any-return]
+
+
+def status(run: Invocation) -> Any:
+    """Return what `venus status` says."""
+    from venus.cli.output import plain
+    from venus.cli.probes import look
+    from venus.cli.status import document
+
+    return tree(json.loads(run.redactor(json.dumps(document(look(run.settings)), default=plain))))
+
+
+def broker(run: Invocation) -> Any:
+    """Return what the broker says of all businesses, with each alarm's rule."""
+    from google.protobuf.json_format import MessageToDict
+
+    from venus.alarm_rules import recognised
+
+    found = _ask(run)
+    document = MessageToDict(found, preserving_proto_field_name=True)
+    said = [*found.alarms, *(text for entry in found.businesses for text in entry.alarms)]
+    document["rules"] = [recognised(text)[0].name for text in said]
+    return tree(json.loads(run.redactor(json.dumps(document))))
+
+
+def metrics(run: Invocation) -> str:
+    """Return the broker's metrics, made of its status."""
+    from prometheus_client import generate_latest
+
+    from venus.broker.service.metrics import registry
+
+    return generate_latest(registry(_ask(run))).decode()
+
+
+def log(run: Invocation, file: Path) -> str:
+    """Return the newest lines of a log."""
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - LOG_BYTES_MAX))
+        lines = opened.read(LOG_BYTES_MAX).decode(errors="replace").splitlines()
+    return "\n".join(log_line(run.redactor(line)) for line in lines[-LOG_LINES_MAX:]) + "\n"
+
+
+def failures() -> list[Path]:
+    """Return the newest reports of unexpected failures of this user's commands."""
+    return sorted(state_folder().glob("failure-*.log"))[-FAILURES_MAX:]
+
+
+def _ask(run: Invocation) -> Any:
+    from venus.rpc.address import broker_of
+    from venus.rpc.admin import Admin
+
+    with Admin(broker_of(run.settings), timeout_s=5.0) as admin:
+        return admin.status("")
+
+
+def _program(command: str) -> str:
+    try:
+        return f"{shlex.split(command)[0]} {GONE}" if command else ""
+    except (ValueError, IndexError):
+        return GONE
+
+
+def _json(found: Any) -> str:
+    return json.dumps(found, indent=1, ensure_ascii=False, default=str) + "\n"
+
 
 LogOption = Annotated[
     list[Path] | None,
@@ -34,8 +162,6 @@ def support(
 
     What could be a value of a row is removed from every text: everything in quotes, parentheses or braces.
     """
-    from venus.cli.support.parts import parts
-
     run = Invocation.of(ctx, config, as_json)
     logs = log or []
     if missing := next((file for file in logs if not file.is_file()), None):

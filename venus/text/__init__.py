@@ -1,0 +1,1 @@
+"""Text for people: numbers, sentences, masked URLs, and hints for misspelt names."""
