@@ -135,7 +135,7 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
         (
             f'[labels]\neu = ["a"]\n{ACCESS}level = 1\nset = "a"\nlabels = ["eo"]\n',
             3,
-            "cluster: label 'eo' is not in [labels] (did you mean eu?): say there what it stands for: eo = [",
+            "cluster: label 'eo' is not in [labels] (did you mean eu?): define it there: eo = [",
         ),
         (f'{ACCESS}level = 1\nset = "a"\nlabels = ["eu"]\n', 1, "cluster: label 'eu' is not in [labels]: say there"),
         (
@@ -247,16 +247,16 @@ def test_bad_toml_is_named_with_its_line(text: str, line: int, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        ('[source]\nurl = "a\n[targets.main]\nurl = "b"\n', 2, "a quote is missing at the end of the line"),
-        ("[source]\nurl = 'a\n[targets.main]\n", 2, "a quote is opened here and not closed"),
-        ('[source]\nurl = """a\n[targets.main]\n', 2, "a quote is opened here and not closed"),
-        ("[targets.main]\n[apply]\n[targets.main]\n", 3, "section [targets.main] begins a second time here: put its"),
-        ("[source]\nurl = 'a'\nurl = 'b'\n", 3, "this is set already further up: keep one of the two"),
-        ("[source]\nurl = sqlite:///a\n", 2, "there is no value that TOML knows: a text stands in quotes"),
-        ("[broker]\nlisten '127.0.0.1:1'\n", 2, "an option is written NAME = VALUE"),
-        ("[broker\n", 1, "a section is written [NAME]"),
-        ('[broker]\ndata_dir = "c:\\dir"\n', 2, "a backslash is written twice, or the text stands in single quotes"),
-        ("[broker]\nlisten = 'a:1' http = 'a:2'\n", 2, "each option stands on a line of its own"),
+        ('[source]\nurl = "a\n[targets.main]\nurl = "b"\n', 2, "the closing quote of this line is missing"),
+        ("[source]\nurl = 'a\n[targets.main]\n", 2, "the quote that opens here is never closed"),
+        ('[source]\nurl = """a\n[targets.main]\n', 2, "the quote that opens here is never closed"),
+        ("[targets.main]\n[apply]\n[targets.main]\n", 3, "section [targets.main] begins a second time here: merge the"),
+        ("[source]\nurl = 'a'\nurl = 'b'\n", 3, "this is already set further up: keep one of the two"),
+        ("[source]\nurl = sqlite:///a\n", 2, "this is not a TOML value: quote texts"),
+        ("[broker]\nlisten '127.0.0.1:1'\n", 2, "write an option as NAME = VALUE"),
+        ("[broker\n", 1, "write a section as [NAME]"),
+        ('[broker]\ndata_dir = "c:\\dir"\n', 2, "double each backslash, or put the text into single quotes"),
+        ("[broker]\nlisten = 'a:1' http = 'a:2'\n", 2, "put each option on a line of its own"),
     ],
 )
 def test_bad_toml_is_said_in_the_words_of_the_file(text: str, line: int, says: str, tmp_path: Path) -> None:

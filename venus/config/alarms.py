@@ -1,4 +1,4 @@
-"""[alarms]: who is told what, and when (docs/OPERATING.md, venus/alarms)."""
+"""Options of [alarms]: which recipient gets which alarm, and when (docs/OPERATING.md, venus/alarms)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def _rule_name(name: str) -> str:
 
 
 class AlarmRule(Section):
-    """What differs for one kind of alarm."""
+    """Options of one kind of alarm."""
 
-    #: How long it must stand before anybody is told; 0 = as long as this kind needs, often not at all.
+    #: How long it must last before it is sent; 0 = the default of this kind, often at once.
     after_s: float = Field(default=0.0, ge=0)
-    #: How long until it is told again; 0 = alarms.repeat_s.
+    #: How long until it is sent again; 0 = alarms.repeat_s.
     repeat_s: float = Field(default=0.0, ge=0)
-    #: Whether anybody is told at all; page, status and metrics show it anyway.
+    #: Whether it is sent at all; page, status and metrics show it anyway.
     send: bool = True
 
 
 class Recipient(Section):
-    """Somebody who is told, in one of three ways."""
+    """A recipient of alarms, by one of three channels."""
 
-    #: A URL that takes a POST with JSON. Whoever knows it can often write there, so it counts as a secret.
+    #: A URL that takes a POST with JSON. Knowing it is often enough to write there, so it counts as a secret.
     webhook: SecretStr = SecretStr("")
     webhook_file: str = ""
     #: Addresses of e-mail.
@@ -76,15 +76,15 @@ class Recipient(Section):
 
 
 class Alarms(Section):
-    """When something needs somebody."""
+    """When an alarm is raised, repeated and cleared, and where it is sent."""
 
-    #: How often a broker looks.
+    #: How often a broker checks for alarms.
     check_s: Seconds = 5.0
-    #: An alarm that stands is told again after so long.
+    #: After how long an active alarm is sent again.
     repeat_s: Seconds = 4 * 3600.0
-    #: What has been gone for so long is over, and that is told too.
+    #: How long an alarm must be gone before it is over, which is sent too.
     clear_s: float = Field(default=30.0, ge=0)
-    #: A target that is so far behind is an alarm, and a source from which nothing was captured for so long.
+    #: A target this far behind is an alarm, and so is a source without captured changes for this long.
     late_s: Seconds = 60.0
     to: dict[str, Recipient] = {}
     rules: dict[Annotated[str, AfterValidator(_rule_name)], AlarmRule] = {}

@@ -9,16 +9,16 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from venus.config.values import Addresses, Name, Names, Predicates, Section
 from venus.model import NAME_CHARS_MAX, is_name
 
-#: Replicas of one business.
+#: Maximum number of replicas of one business.
 BROKERS_MAX = 64
-#: Levels of tandem sets between the core and the access sets.
+#: Maximum number of levels of tandem sets between the core and the access sets.
 LEVELS_MAX = 100
 #: The options that need neither a name nor etcd.
 _NETWORK = frozenset({"tier", "level", "set", "site", "upstream", "labels", "where"})
 
 
 def _one_for_each(where: dict[str, str]) -> dict[str, str]:
-    """Refuse two predicates for one table: ORDERS is orders, and APP.ORDERS is one of them."""
+    """Refuse two predicates for one table: ORDERS equals orders, and may be APP.ORDERS. Raises ValueError."""
     known: dict[str, str] = {}
     for name in sorted(where, key=lambda name: "." in name):
         lower = name.lower()
@@ -30,61 +30,62 @@ def _one_for_each(where: dict[str, str]) -> dict[str, str]:
 
 
 class Cluster(Section):
-    """The brokers that replicate each other's businesses; without a name this broker is alone and needs no etcd.
+    """Cluster of brokers that replicate each other's businesses, and its place in a network of broker sets.
 
-    Its place in a network of broker sets needs no etcd either: such a set is one broker, or the cluster.
+    Without a name this broker is alone and needs no etcd. The place in the network needs no etcd either: a set is one
+    broker, or the cluster.
     """
 
     name: str = ""
-    #: Of this broker, unlike any other of the cluster.
+    #: The id of this broker, unique in the cluster.
     broker_id: str = ""
-    #: Where etcd answers, HOST:PORT; tried in turn.
+    #: Addresses of etcd, HOST:PORT; tried in turn.
     etcd: Addresses = ()
-    #: TLS with etcd: whose certificates are believed; empty = none. `venus certs` makes an authority.
+    #: TLS with etcd: the trusted authority (PEM); empty = no TLS. `venus certs` makes an authority.
     etcd_ca: str = ""
     #: This process's own certificate and key, if etcd asks for one (--client-cert-auth).
     etcd_certificate: str = ""
     etcd_key: str = ""
-    #: A user of etcd, if it has authentication on; it needs to read and write the keys below /venus/.
+    #: A user of etcd, if authentication is on; it needs to read and write the keys below /venus/.
     etcd_user: str = ""
     etcd_password: SecretStr = SecretStr("")
     etcd_password_file: str = ""
     site: str = ""
-    #: Where its broker set stands: core sets have every business, tandem sets pass on, access sets serve targets.
+    #: The tier of its broker set: core sets have every business, tandem sets relay, access sets serve targets.
     tier: Literal["core", "tandem", "access"] = "core"
-    #: How many sets lie between it and the core: 0 = core.
+    #: The number of hops to the core: 0 = core.
     level: int = Field(default=0, ge=0, le=LEVELS_MAX)
-    #: The name of the set, unlike any other of the network; empty = the site, or the cluster's name.
+    #: The name of the set, unique in the network; empty = the site, or the cluster's name.
     set: str = ""
-    #: Brokers of the sets above, HOST:PORT, nearest first: what they have is mirrored here. Empty = the home.
+    #: Brokers of the sets above, HOST:PORT, nearest first, which this set mirrors. Empty = the home.
     upstream: Addresses = ()
     #: Which labels of `[labels]` are mirrored; empty = everything.
     labels: Names = ()
-    #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; other tables come whole.
+    #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; others are complete.
     where: dict[Name, Annotated[Predicates, AfterValidator(_one_for_each)]] = {}
-    #: Among brokers that could equally well lead, the one with the smallest leads.
+    #: Among equally eligible brokers the one with the smallest value leads.
     priority: int = Field(default=0, ge=-1000, le=1000)
-    #: How many brokers have a new business.
+    #: The number of replicas of a new business.
     replicas: int = Field(default=3, ge=1, le=BROKERS_MAX)
-    #: What a new business does when too few of its replicas are there: refuse writes, or go on with whoever lives.
+    #: What a new business does without enough live replicas: refuse writes, or continue with those that are alive.
     policy: Literal["consistency", "availability"] = "consistency"
-    #: How many replicas have a change on disk before it is acknowledged; 0 = the majority of `replicas`.
+    #: How many replicas must have a change on disk before it is acknowledged; 0 = the majority of `replicas`.
     min_in_sync: int = Field(default=0, ge=0, le=BROKERS_MAX)
     #: How much of a queue is kept for a replica that is behind; one that is further behind installs the full data.
     follower_backlog_bytes: int = Field(default=1 << 30, ge=0)
-    #: For how long a broker counts as alive that says nothing to etcd.
+    #: How long a broker counts as alive after its last message to etcd.
     lease_s: float = Field(default=3.0, ge=2, le=60)
-    #: For how long a living follower may make no progress: then it is left out, or the leader lets another one lead.
+    #: How long a live follower may make no progress before it leaves the in-sync set, or the leader hands over.
     silence_s: float = Field(default=5.0, ge=2, le=60)
 
     @property
     def set_name(self) -> str:
-        """How the set is called; "core" if nobody said."""
+        """The name of the set; "core" by default."""
         return self.set or self.site or self.name or "core"
 
     @property
     def is_mirror(self) -> bool:
-        """Whether it mirrors a set above; without one it is the home, and takes writes."""
+        """Whether it mirrors a set above. Without one it is the home, and accepts writes."""
         return bool(self.upstream)
 
     @property
@@ -94,7 +95,7 @@ class Cluster(Section):
 
     @model_validator(mode="after")
     def _complete(self) -> Cluster:
-        """Whoever sets more than a place in the network wants a cluster, which needs a name, a broker's id and etcd."""
+        """Refuse an incomplete cluster: any option beyond its place in the network needs name, broker_id and etcd."""
         self._check_place()
         fields = type(self).model_fields.items()
         if all(getattr(self, name) == field.default for name, field in fields if name not in _NETWORK):
@@ -109,13 +110,13 @@ class Cluster(Section):
         if self.etcd_user and not self.etcd_password.get_secret_value() and not self.etcd_password_file:
             raise ValueError("etcd_user needs etcd_password or etcd_password_file")
         if (self.etcd_user or self.etcd_certificate) and not self.etcd_ca:
-            raise ValueError("etcd_ca must be set: without TLS a password would cross the network readable")
+            raise ValueError("etcd_ca must be set: without TLS the password would cross the network in clear text")
         if self.min_in_sync > self.replicas:
             raise ValueError(f"min_in_sync is {self.min_in_sync}, and there are {self.replicas} replicas")
         return self
 
     def _check_place(self) -> None:
-        """Refuse a place in the network that cannot be. Raises ValueError."""
+        """Refuse an impossible place in the network. Raises ValueError."""
         if not is_name(self.set_name):
             raise ValueError(f"set must have 1 to {NAME_CHARS_MAX} printable characters, no space outside")
         if self.tier == "core":

@@ -1,4 +1,7 @@
-"""Reads venus.toml and checks the names in the environment. Every message is one line that names the place."""
+"""Reader of venus.toml and of the environment, and its error messages.
+
+Every message is one line that names the line of the file or the variable. It needs no knowledge of Python or pydantic.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ _WANTED = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
 }
-#: Options with a form of their own.
+#: Options with a syntax of their own.
 _FORMS = {"broker.further": 'should be a list of sets, like [["a:7400", "b:7400"], ["c:7400"]]'}
 
 
 def refusal(complaints: list[str], *, hint: str = "") -> ConfigError:
-    """Return one error for all complaints; its message is the first one, with the number of the others."""
+    """Build one error for all complaints; its message is the first one, with the number of the others."""
     more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
     error = ConfigError(f"{complaints[0]}{more}", hint=hint)
     error.complaints = tuple(complaints)
@@ -39,7 +42,7 @@ def refusal(complaints: list[str], *, hint: str = "") -> ConfigError:
 
 def explained(error: ValidationError, file: Path | None, text: str) -> list[str]:
     """Return a line for each complaint."""
-    # misspelt options first: what is missing for one is no second mistake
+    # misspelt options first: an option that is missing because of one is no second mistake
     return [
         _explained(dict(found), file, text)
         for found in sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
@@ -47,7 +50,7 @@ def explained(error: ValidationError, file: Path | None, text: str) -> list[str]
 
 
 def _explained(found: Mapping[str, Any], file: Path | None, text: str) -> str:
-    path = [str(part) for part in found["loc"] if part != "[key]"]  # a name that is wrong itself
+    path = [str(part) for part in found["loc"] if part != "[key]"]  # the name itself is wrong
     dotted = ".".join(path)
     if variable := variable_of(path):
         where = f"environment: {variable}"
@@ -58,7 +61,7 @@ def _explained(found: Mapping[str, Any], file: Path | None, text: str) -> str:
 
 
 def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
-    """Say what is wrong with one option. The value is repeated only where it cannot be a secret."""
+    """Describe the mistake in one option. The value is repeated only where it cannot be a secret."""
     kind, value = found["type"], found["input"]
     if kind == "extra_forbidden":
         known = options()
@@ -85,31 +88,31 @@ def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
 
 
 DEFAULT_FILE = Path("venus.toml")
-#: Names of the environment that are no options: the test suite's own.
+#: Prefixes of variables that are no options: those of the test suite.
 RESERVED = ("VENUS_TEST_",)
-#: What the parser of TOML says, and what is meant.
+#: Messages of the TOML parser, and their meaning.
 _WORDS = (
-    (r"Illegal character '\\n'", "a quote is missing at the end of the line"),
-    (r"Expected \"'\"|Unterminated string", "a quote is opened here and not closed"),
-    (r"Cannot declare (\(.*\)) twice", "section [{}] begins a second time here: put its options into one"),
-    (r"Cannot overwrite a value", "this is set already further up: keep one of the two"),
-    (r"Invalid value", "there is no value that TOML knows: a text stands in quotes, yes and no are true and false"),
-    (r"Expected '=' after a key in a key/value pair|Invalid statement", "an option is written NAME = VALUE"),
-    (r"Expected ']' at the end of a table declaration", "a section is written [NAME]"),
-    (r"Unescaped '.' in a string", "a backslash is written twice, or the text stands in single quotes"),
-    (r"Expected newline or end of document after a statement", "each option stands on a line of its own"),
+    (r"Illegal character '\\n'", "the closing quote of this line is missing"),
+    (r"Expected \"'\"|Unterminated string", "the quote that opens here is never closed"),
+    (r"Cannot declare (\(.*\)) twice", "section [{}] begins a second time here: merge the two"),
+    (r"Cannot overwrite a value", "this is already set further up: keep one of the two"),
+    (r"Invalid value", "this is not a TOML value: quote texts, and write true or false"),
+    (r"Expected '=' after a key in a key/value pair|Invalid statement", "write an option as NAME = VALUE"),
+    (r"Expected ']' at the end of a table declaration", "write a section as [NAME]"),
+    (r"Unescaped '.' in a string", "double each backslash, or put the text into single quotes"),
+    (r"Expected newline or end of document after a statement", "put each option on a line of its own"),
 )
 
 
 def load(file: Path | None = None) -> Settings:
-    """Read `file` (None = no file, defaults only), let the environment override it, check every name and type."""
+    """Read `file` (None = defaults only), apply the environment, and check every name and type. Raises ConfigError."""
     text = _read(file)
     tree = _parse(file, text)
     complaints = _unknown_variables(os.environ)
     try:
         settings = Settings(**tree)
     except ValidationError as error:
-        # a variable without an option is one for pydantic too, in a section that there is
+        # pydantic, too, complains of a variable without an option, if the section exists
         named = [complaint.split(" matches ")[0] + ":" for complaint in complaints]
         others = [line for line in explained(error, file, text) if not line.startswith(tuple(named))]
         raise refusal([*complaints, *others]) from None
@@ -149,14 +152,14 @@ def _parse(file: Path | None, text: str) -> dict[str, Any]:
 
 
 def _unfinished(what: str, text: str) -> int:
-    """Return the line where begins what the document ends in the middle of: a quote that is not closed, or its last."""
+    """Return the last line with the quote that is never closed; for other errors the last line."""
     lines = text.splitlines()
     quote = {'Expected "\'"': "'", "Unterminated string": '"'}.get(what, "")
     return max((number for number, line in enumerate(lines, 1) if quote in line), default=1)
 
 
 def _in_words(what: str) -> str:
-    """Return what Python's parser says as somebody would say it who knows the file and not the parser."""
+    """Translate a message of Python's parser for a reader who knows the file and not the parser."""
     for pattern, words in _WORDS:
         if found := re.fullmatch(pattern, what, re.DOTALL):
             names = ".".join(re.findall(r"'([^']*)'", "".join(found.groups())))

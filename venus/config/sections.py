@@ -1,4 +1,4 @@
-"""Every option: a section of venus.toml is a class, an option a field of it, with its unit in its name."""
+"""The sections of venus.toml: each section is a class, each option a field with its unit in its name."""
 
 from __future__ import annotations
 
@@ -26,47 +26,46 @@ from venus.config.values import (
     Sets,
     SparkValue,
 )
-from venus.config.values import Section as _Section
 
 
 class Limits(Section):
-    """Who may send, load and connect how much; whoever is over a limit is told when to go on."""
+    """Limits of traffic. A client above a limit gets the time after which it may continue."""
 
-    #: Of the half messages of one business; 0 = no limit. `burst_s` of it may come at once.
+    #: For the half messages of one business; 0 = no limit. The amount of `burst_s` seconds may come at once.
     rows_per_s: Limit = 0.0
     bytes_per_s: Limit = 0.0
     burst_s: Seconds = 1.0
-    #: Of all full data that leaves the broker, evenly; 0 = no limit.
+    #: For all full data that leaves the broker, shared evenly; 0 = no limit.
     full_data_bytes_per_s: Limit = 0.0
     snapshots: Count = 4
-    #: Of all snapshots together: one for each load, and for each other reader of full data.
+    #: For all snapshots together: one for each load, and for each other reader of full data.
     leases: Count = 1000
     loads: Count = 64
     streams: Count = 20_000
-    #: Half messages that have waited longer for the disk are refused; 0 = never.
+    #: Half messages that have waited longer than this for the disk are refused; 0 = never.
     slow_request_ms: Limit = 200.0
-    #: Large work rests while commits of businesses that send little take longer than this, beside it; 0 = never.
+    #: Large work pauses while commits of businesses that send little take longer than this beside it; 0 = never.
     small_commit_ms: Limit = 50.0
-    #: A consumer that takes nothing for so long gets half of its window, and so on.
+    #: After this long without progress a consumer gets half of its window, and so on.
     slow_consumer_s: Seconds = 5.0
 
 
 class Degrade(Section):
-    """From where on the broker gives up the lane that matters least; 0 = this is not looked at."""
+    """Thresholds from which the broker gives up the least important lane; 0 = not checked."""
 
-    #: Of the broker's process, in percent of one core; it degrades lane 4 only.
+    #: CPU of the broker's process, in percent of one core; degrades lane 4 only.
     cpu_percent: Limit = 90.0
     cpu_sustain_s: Seconds = 60.0
-    #: Of the machine's memory; free space counts from twice broker.free_bytes_min on.
+    #: Memory of the machine. Free disk space counts below twice broker.free_bytes_min.
     memory_percent: Limit = 92.0
-    #: How long work waits in the broker before it is begun.
+    #: How long work waits in the broker before it starts.
     lag_ms: Limit = 500.0
     sustain_s: Seconds = 5.0
     restore_s: Seconds = 30.0
 
 
 class Health(Section):
-    """What makes a broker sub-healthy (Tensor, table III); 0 = this is not looked at."""
+    """Thresholds that make a broker sub-healthy (Tensor, table III); 0 = not checked."""
 
     silent_s: Limit = 120.0
     heartbeat_missed_s: Limit = 5.0
@@ -79,65 +78,65 @@ class Health(Section):
     keep_s: Seconds = 1800.0
 
 
-class Business(_Section):
-    """One ordered queue: one source, or a group of its tables."""
+class Business(Section):
+    """An ordered queue: one source, or a group of its tables."""
 
     name: Name = "main"
 
 
-class Columns(_Section):
-    """Which columns travel, as patterns of TABLE.COLUMN or SCHEMA.TABLE.COLUMN."""
+class Columns(Section):
+    """Which columns are carried, as patterns of TABLE.COLUMN or SCHEMA.TABLE.COLUMN."""
 
-    #: Overrides `exclude`; names columns that do not travel by themselves.
+    #: Overrides `exclude`; names columns that are not carried by default.
     include: Patterns = ()
     exclude: Patterns = ()
 
 
-class Source(_Section):
+class Source(Section):
     """The database whose changes are captured."""
 
     url: SecretStr = SecretStr("")
-    #: Where the URL's password comes from, if it is not in the URL: a command's output, or a file that is ours alone.
+    #: The password, if it is not in the URL: the output of a command, or a file that only its owner can read.
     password_command: str = ""
     password_file: str = ""
     #: "inline" puts the paper's own columns into the application's tables (Oracle only; see docs/DEPARTURES.md 4).
     mode: Literal["log", "inline"] = "log"
     tables: Patterns = ("*",)
     exclude: Patterns = ()
-    #: How single columns travel instead of their usual way: {"APP.STUDENT.ACTIVE": "boolean"} (Oracle only).
+    #: Columns carried as another type than their default: {"APP.STUDENT.ACTIVE": "boolean"} (Oracle only).
     type_map: Pairs = {}
     columns: Columns = Columns()
 
 
-class Target(_Section):
-    """A database that is kept equal to the source."""
+class Target(Section):
+    """A database that VENUS keeps equal to the source."""
 
     url: SecretStr
     password_command: str = ""
     password_file: str = ""
-    #: Where the tables go; empty = the source's own namespaces ("main" of SQLite becomes "public").
+    #: The schema of the tables; empty = the namespaces of the source ("main" of SQLite becomes "public").
     schema_: str = Field(default="", alias="schema")
     #: How names are written: auto = upper-case dictionaries (Oracle) in lower case, lower = all of them, keep = none.
     names: Literal["auto", "lower", "keep"] = "auto"
     on_error: Literal["halt", "quarantine"] = "halt"
-    #: How long a refused row is kept after it was decided: applied, skipped, or settled by something newer.
+    #: How long a refused row is kept after it was applied, skipped or superseded.
     quarantine_keep_s: Seconds = 30 * 86400.0
     on_existing: Literal["refuse", "truncate", "append"] = "refuse"
     #: How a table is emptied: by DELETE, as readers of an older snapshot need it, or by TRUNCATE, which is instant.
     empty_by: Literal["delete", "truncate"] = "delete"
-    #: Which rows of a table it gets: {"orders": "region = 'EU' and amount >= 100"}; other tables come whole.
+    #: Which rows of a table it gets: {"orders": "region = 'EU' and amount >= 100"}; other tables are complete.
     where: Predicates = {}
 
 
-class Broker(_Section):
-    """The middleware."""
+class Broker(Section):
+    """The broker, and how other processes reach it."""
 
     listen: Address = "127.0.0.1:7400"
-    #: Where the other processes find it; empty = `listen`.
+    #: The address for the other processes; empty = `listen`.
     address: Address = ""
-    #: Where they find the brokers of a cluster; overrides `address`.
+    #: The addresses of the brokers of a cluster; overrides `address`.
     addresses: Addresses = ()
-    #: The sets of brokers to go on at while nobody of the nearest, which is above, answers; the nearest of them first.
+    #: Other sets of brokers, nearest first, to use while no broker of the set above answers.
     further: Sets = ()
     #: Metrics, health and the status page over HTTP; empty = off.
     http: Address = "127.0.0.1:7401"
@@ -156,9 +155,9 @@ class Broker(_Section):
 
     @property
     def reach(self) -> str:
-        """Where others find the broker: HOST:PORT, or several of them with commas between, to be tried in turn.
+        """The addresses of the broker: HOST:PORT, or several of them, separated by commas and tried in turn.
 
-        Further sets follow behind semicolons.
+        Semicolons separate further sets.
         """
         nearest = ",".join(self.addresses) or self.address or self.listen
         return ";".join((nearest, *map(",".join, self.further)))
@@ -172,19 +171,19 @@ class Broker(_Section):
         return self
 
 
-class Security(_Section):
-    """Who may speak with a broker, and how each side proves who it is (venus/security, docs/SECURITY.md)."""
+class Security(Section):
+    """TLS, authentication and roles of the connections to brokers (venus/security, docs/SECURITY.md)."""
 
     #: This process's own certificate and key (PEM). At a broker: TLS is on.
     certificate: str = ""
     key: str = ""
-    #: Whose certificates are believed (PEM). At a client: TLS is on.
+    #: The trusted authority (PEM). At a client: TLS is on.
     ca: str = ""
-    #: What a client proves itself with: a certificate, asked for in the handshake, or a token.
+    #: How a client authenticates: by a certificate, requested in the handshake, or by a token.
     client_auth: Literal["certificate", "token"] = "certificate"
-    #: At a broker: the tokens that it takes, with their roles.
+    #: At a broker: the accepted tokens, with their roles.
     token_file: str = ""
-    #: At a client: the token that it shows.
+    #: At a client: its token.
     client_token: SecretStr = SecretStr("")
     client_token_file: str = ""
     #: Roles by the common name of a certificate; they replace those in the certificate itself.
@@ -195,17 +194,17 @@ class Security(_Section):
     audit_file: str = ""
 
 
-class Tracing(_Section):
+class Tracing(Section):
     """Traces of cuts (the extra `otel`)."""
 
     #: An OpenTelemetry collector, http://HOST:4318 (OTLP over HTTP); empty = no traces.
     endpoint: Endpoint = ""
-    #: Which share of the cuts is traced; each process chooses the same ones.
+    #: The share of cuts that are traced; each process chooses the same ones.
     sample: float = Field(default=0.01, ge=0, le=1)
 
 
-class Capture(_Section):
-    """The upper adapter."""
+class Capture(Section):
+    """Capture at the source (the upper adapter)."""
 
     poll_min_ms: Milliseconds = 1.0
     poll_max_ms: Milliseconds = 50.0
@@ -215,14 +214,14 @@ class Capture(_Section):
     fill_chunk_rows: Count = 20_000
     heartbeat_s: Seconds = 5.0
     cut_timeout_s: Seconds = 60.0
-    #: What one cut of an Oracle source takes at most: a longer one outlives the undo that its snapshot is read from.
+    #: Limits of one cut of an Oracle source: a longer one would outlive the undo that its snapshot needs.
     cut_rows_max: Count = 1_000_000
     cut_bytes_max: Count = 1 << 30
     cut_read_s: Seconds = 300.0
 
 
-class Apply(_Section):
-    """The under adapter."""
+class Apply(Section):
+    """Apply at the targets (the under adapter)."""
 
     #: Fewer changes of one table than this in a cut are applied by keyed statements, more through staging COPY.
     keyed_rows_max: int = Field(default=100, ge=0)
@@ -231,25 +230,25 @@ class Apply(_Section):
     load_workers: Count = 2
 
 
-class Spark(_Section):
+class Spark(Section):
     """Where `--engine spark` runs, and the sessions of everything else that uses Spark."""
 
     #: spark://HOST:PORT, yarn, k8s://..., local[N]; empty = this machine, and `--engine auto` decides by the size.
     master: str = ""
     #: A Spark Connect server, sc://HOST:PORT; overrides `master`.
     remote: Remote = Field(default="", repr=False)
-    #: The Java to run; empty = the first that is found.
+    #: The Java to run; empty = the first one found.
     java_home: str = ""
-    #: From how many rows on `--engine auto` takes Spark where neither master nor remote is set.
+    #: The number of rows from which `--engine auto` uses Spark without master and remote.
     auto_rows_min: Count = 30_000_000
-    #: `sync --engine spark`: rows of one micro-batch at most, and from how many rows on it is staged by tasks.
+    #: `sync --engine spark`: maximum number of rows of a micro-batch, and the number from which tasks stage it.
     batch_rows_max: Count = 500_000
     stage_rows_min: Count = 20_000
     #: Settings of Spark itself; they override VENUS's own.
     conf: dict[str, SparkValue] = Field(default={}, repr=False)
 
 
-class Lake(_Section):
+class Lake(Section):
     """Targets that are folders of Parquet files (parquet:///folder)."""
 
     commit_s: Seconds = 10.0
@@ -258,7 +257,7 @@ class Lake(_Section):
 
 
 def options(prefix: str = "") -> dict[str, Any]:
-    """Return every option's path with its default; targets appear as `targets.NAME`."""
+    """Return the path of every option with its default; targets appear as `targets.NAME`."""
     sections: dict[str, type[BaseModel]] = {
         "business": Business,
         "source": Source,

@@ -1,4 +1,4 @@
-"""All sections together; the environment overrides what the file says."""
+"""All sections together, with the environment above the file; and the settings in force, with secrets masked."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from venus.errors import ConfigError
 from venus.figures import masked
 from venus.suggest import nearest
 
-#: Names of Spark settings whose values nobody shall see.
+#: Names of Spark settings with secret values.
 _SECRET = re.compile(r"passw|secret|token|credential|access.?key|account.?key", re.IGNORECASE)
 
 
 def effective(settings: Settings) -> dict[str, Any]:
-    """Return the settings as plain values, every secret masked."""
+    """Return the settings in force as plain values, every secret masked."""
     tree = settings.model_dump(mode="json", by_alias=True)
     tree["source"]["url"] = masked(settings.source.url.get_secret_value())
     for name, target in settings.targets.items():
@@ -46,7 +46,7 @@ def effective(settings: Settings) -> dict[str, Any]:
 
 
 def is_secret(name: str) -> bool:
-    """Whether nobody shall see the value of a setting of Spark with this name."""
+    """Return whether a setting of Spark with this name has a secret value."""
     return _SECRET.search(name) is not None
 
 
@@ -54,7 +54,7 @@ PREFIX = "VENUS_"
 
 
 class Settings(BaseSettings):
-    """All of it."""
+    """Configuration of a VENUS process."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, enable_decoding=False
@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     source: Source = Source()
     targets: dict[str, Target] = {}
     broker: Broker = Broker()
-    #: What is pulled under a label: tables ("orders", "app.orders") of every business, or "business:NAME".
+    #: The meaning of each label: tables ("orders", "app.orders") of every business, or "business:NAME".
     labels: dict[Name, Labelled] = {}
     cluster: Cluster = Cluster()
     security: Security = Security()
@@ -84,13 +84,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put the environment above what was read from the file."""
+        """Give the environment precedence over the file."""
         return env_settings, init_settings
 
     @model_validator(mode="before")
     @classmethod
     def _fold_names(cls, tree: Any) -> Any:
-        """Let VENUS_TARGETS__MAIN__URL reach `[targets.Main]`: the environment knows no case and no hyphens."""
+        """Let VENUS_TARGETS__MAIN__URL set `[targets.Main]`: the environment knows neither case nor hyphens."""
         if not isinstance(tree, dict):
             return tree
         tree = _folded(_folded(tree, "targets"), "labels")
@@ -102,11 +102,11 @@ class Settings(BaseSettings):
     @classmethod
     def _labels_exist(cls, cluster: Cluster, info: ValidationInfo) -> Cluster:
         known = info.data.get("labels")
-        if known is None:  # they are wrong themselves, and said to be
+        if known is None:  # the labels themselves are wrong, and have their own message
             return cluster
         for label in cluster.labels:
             if label not in known:
-                way_out = f'say there what it stands for: {label} = ["TABLE", ...]'
+                way_out = f'define it there: {label} = ["TABLE", ...]'
                 raise ValueError(f"label {label!r} is not in [labels]{nearest(label, known)}: {way_out}")
         return cluster
 
@@ -121,7 +121,7 @@ class Settings(BaseSettings):
 
 
 def _folded(tree: dict[str, Any], section: str) -> dict[str, Any]:
-    """Return the tree with the names in a section as the file spells them, and the environment's options in them."""
+    """Merge the environment's options of a section into the names as the file spells them; return the tree."""
     found = tree.get(section)
     if not isinstance(found, dict):
         return tree
@@ -137,18 +137,18 @@ def _folded(tree: dict[str, Any], section: str) -> dict[str, Any]:
 
 
 def env_name(name: str) -> str:
-    """Return a name as the environment may spell it: in one case, without hyphens."""
+    """Return a name in the spelling of the environment: lower case, without hyphens."""
     return name.lower().replace("-", "_")
 
 
 def variable_of(path: Sequence[str]) -> str:
-    """Return the variable of the environment that sets an option; empty = there is none."""
+    """Return the environment variable that sets an option; empty = there is none."""
     wanted = PREFIX + "__".join(env_name(part).upper() for part in path)
     return next((name for name in os.environ if name.upper() == wanted), "")
 
 
 def require_source(settings: Settings) -> str:
-    """Return the source's URL, or say that there is none."""
+    """Return the source's URL. Raises ConfigError if there is none."""
     if url := settings.source.url.get_secret_value():
         return url
     _refuse_empty("source.url")
@@ -156,7 +156,7 @@ def require_source(settings: Settings) -> str:
 
 
 def _refuse_empty(option: str) -> None:
-    """Raise ConfigError if the environment has taken an option's value away: the file is not to blame."""
+    """Raise ConfigError if an empty variable overrides an option: the file is not to blame."""
     if variable := variable_of(option.split(".")):
         raise ConfigError(
             f"environment: {variable} is empty, and overrides {option} of the file",
@@ -165,7 +165,7 @@ def _refuse_empty(option: str) -> None:
 
 
 def require_target(settings: Settings, name: str) -> Target:
-    """Return the target of that name, or name the ones there are."""
+    """Return the target of that name. Raises ConfigError, which names the existing ones."""
     if target := settings.targets.get(name):
         if not target.url.get_secret_value():
             _refuse_empty(f"targets.{name}.url")

@@ -1,4 +1,4 @@
-"""The kinds of values that options have, and how each may be written in the file and in the environment."""
+"""Types of option values, and how the file and the environment may write each of them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from venus.suggest import nearest
 
 
 class Section(BaseModel):
-    """A section."""
+    """Base of all sections of venus.toml: fields with defaults, no unknown options, immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse true where a number stands: Python would take it for 1, and a limit of 1 row/s stops everybody."""
+        """Refuse true for a number: Python would take it for 1, and a limit of 1 row/s would stop every client."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and kind in (int, float):
             raise PydanticCustomError(f"{kind.__name__}_type", "should be a number")
         return value
 
 
-#: In front of the name of a business, in a label.
+#: Prefix of the name of a business in a label.
 BUSINESS = "business"
 
 
@@ -39,7 +39,7 @@ def _name(value: str) -> str:
 
 
 def _listed(value: object) -> object:
-    """Let the environment say `a, b` where the file says ["a", "b"]."""
+    """Accept `a, b` in the environment for ["a", "b"] in the file."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -50,7 +50,7 @@ def _names(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _sets(value: object) -> object:
-    """Let the environment say `a, b; c` where the file says [["a", "b"], ["c"]]."""
+    """Accept `a, b; c` in the environment for [["a", "b"], ["c"]] in the file."""
     if isinstance(value, str):
         return [part for part in value.split(";") if part.strip()]
     return value
@@ -63,7 +63,7 @@ def _filled(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _mirrored(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Check what a label stands for: tables and businesses, each by its name."""
+    """Check the meaning of a label: names of tables and businesses."""
     if not values:
         raise ValueError('is empty: list tables ("orders", "app.orders") or "business:NAME"')
     for value in values:
@@ -102,14 +102,14 @@ def _endpoint(value: object) -> object:
 
 
 def _spark_value(value: object) -> object:
-    """Let the file say true and 4 where Spark takes text."""
+    """Accept true and 4 in the file where Spark takes text."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
 def _paired(value: object) -> object:
-    """Let the environment say `A.B=text, C.D=date`."""
+    """Accept `A.B=text, C.D=date` in the environment."""
     if not isinstance(value, str):
         return value
     return dict(part.strip().partition("=")[::2] for part in value.split(",") if part.strip())
@@ -138,5 +138,5 @@ SparkValue = Annotated[str, BeforeValidator(_spark_value)]
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-#: Something that may be 0, which says that there is no limit.
+#: A limit; 0 means that there is none.
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
