@@ -1,9 +1,9 @@
-"""The kinds of alarms, by name: which sentence is of which kind, and on which hop of a row's way it stands. Pure.
+"""The kinds of alarms, by name: which sentence is of which kind, and on which hop of a row's path it stands. Pure.
 
-What needs somebody is said as a sentence wherever it is noticed: status, page, metrics, health and messages show the
-same one. This table gives each sentence the name of its rule, so that an operator can configure, count and silence it,
-and what it is about, so that a sentence whose figures change stays the same alarm. One that no rule knows is `other`,
-and is sent like every other one.
+Status, page, metrics, health and messages show the same sentence for whatever needs attention. This table names the
+rule of each sentence, so that an operator can configure, count and silence it. It also extracts the subject, so that a
+sentence whose figures change remains the same alarm. A sentence that no rule matches is of the kind `other`, and is
+sent like every other one.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: The hops of a row's way.
+#: The hops of a row's path.
 SOURCE, BROKER, TARGET = "source", "broker", "target"
 OTHER = "other"
-#: Somebody else's lock holds changes up.
+#: The lock of another session holds changes up.
 WAITS = "table_waits"
 SUBJECT_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A kind of alarm. The groups of its pattern say what it is about; without groups there is one of each business."""
+    """A kind of alarm. The groups of its pattern are the subject; without groups there is one for each business."""
 
     name: str
-    #: Empty: the sentence itself says whether it is the source or a target.
+    #: Empty: the sentence itself begins with the source or a target.
     hop: str
     pattern: str
     says: str
-    #: Seconds that it must last before anybody is told, unless the configuration says otherwise: a restart is no alarm.
+    #: Seconds that it must last before it is sent, unless the configuration sets another time: a restart is no alarm.
     lasts_s: float = 0.0
 
 
@@ -88,14 +88,17 @@ RULES = (
         says="a table could not be made equal to the full data",
     ),
     Rule(
-        name="table_paused", hop="", pattern=r"^((?:source|target .+?): .+) is PAUSED\b", says="somebody paused a table"
+        name="table_paused",
+        hop="",
+        pattern=r"^((?:source|target .+?): .+) is PAUSED\b",
+        says="an operator paused a table",
     ),
     Rule(
         name=WAITS,
         hop="",
         pattern=r"^((?:source|target .+?): .+) is WAITING\b",
         lasts_s=30.0,
-        says="somebody else's lock holds changes up",
+        says="the lock of another session holds changes up",
     ),
     Rule(
         name="table_releasing",
@@ -159,7 +162,7 @@ RULES = (
         hop=BROKER,
         pattern=r"^another broker should lead instead:",
         lasts_s=30.0,
-        says="a broker's disk is nearly full or slow, and it leads only if nobody else can",
+        says="a broker's disk is nearly full or slow, and it leads only if no other broker can",
     ),
     Rule(
         name="alarms_many",
@@ -174,7 +177,10 @@ RULES = (
         says="held tables keep much of the queue",
     ),
     Rule(
-        name="undescribed_rows", hop=BROKER, pattern=r"^(.+) has rows of version", says="rows whose columns nobody sent"
+        name="undescribed_rows",
+        hop=BROKER,
+        pattern=r"^(.+) has rows of version",
+        says="there are rows whose column description never arrived",
     ),
     Rule(name="disk_space", hop=BROKER, pattern=r"^too little free space: ", says="the data directory is full"),
     Rule(name="store_failed", hop=BROKER, pattern=r"^the store has failed", says="the store cannot be written"),
@@ -184,7 +190,7 @@ RULES = (
         hop=BROKER,
         pattern=r"^its replica at broker (.+) is not in sync$",
         lasts_s=30.0,
-        says="a replica does not have everything",
+        says="a replica lags behind",
     ),
     Rule(
         name="replica_installed",
@@ -325,11 +331,11 @@ RULES = (
         name="alarm_unsent",
         hop=BROKER,
         pattern=r"^alarms cannot be sent to (\S+):",
-        says="alarms do not reach somebody",
+        says="alarms do not reach a recipient",
     ),
 )
-#: For every sentence that no rule knows.
-UNKNOWN = Rule(name=OTHER, hop=BROKER, pattern="", says="anything else that needs somebody")
+#: For every sentence that no rule matches.
+UNKNOWN = Rule(name=OTHER, hop=BROKER, pattern="", says="anything else that needs attention")
 NAMES = (*(rule.name for rule in RULES), OTHER)
 
 _LASTS_S = {rule.name: rule.lasts_s for rule in RULES}
@@ -339,7 +345,7 @@ _COMMAND = re.compile(r"`(venus [^`]+)`")
 
 
 def recognised(sentence: str) -> tuple[Rule, str]:
-    """Return the rule of a sentence, and what it is about: the same for the same trouble, whatever its figures say."""
+    """Return the rule of a sentence and its subject, which is the same for the same problem with other figures."""
     for rule, pattern in _COMPILED:
         if found := pattern.search(sentence):
             return rule, " ".join(filter(None, found.groups()))[:SUBJECT_CHARS_MAX]
@@ -347,7 +353,7 @@ def recognised(sentence: str) -> tuple[Rule, str]:
 
 
 def lasts_s(name: str) -> float:
-    """Return how long an alarm of this kind must last before anybody is told."""
+    """Return how long an alarm of this kind must last before it is sent."""
     return _LASTS_S.get(name, 0.0)
 
 
@@ -357,10 +363,10 @@ def hop_of(rule: Rule, sentence: str) -> str:
 
 
 def placed(business: str, sentence: str) -> str:
-    """Return the sentence with the business that it is about: a target may have the same name."""
+    """Return the sentence with its business in front: a target may have the same name."""
     return f"business {business}: {sentence}" if business else sentence
 
 
 def commands(sentence: str) -> list[str]:
-    """Return what somebody can type, as the sentence says it."""
+    """Return the commands that the sentence names."""
     return _COMMAND.findall(sentence)

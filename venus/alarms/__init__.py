@@ -1,1 +1,1 @@
-"""Alarms: which ones stand since when, and telling people by webhook, e-mail and command."""
+"""Alarms: which ones are active since when, and notification by webhook, e-mail and command."""

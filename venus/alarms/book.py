@@ -1,8 +1,8 @@
-"""Which alarms stand, since when, and what is to be told of them. Pure: time is an argument.
+"""State of all alarms of a broker, the notifications they cause, and the text of messages. Pure: time is an argument.
 
-An alarm is known by its business, its rule and what it is about, so one whose figures change is still the same. It is
-told once it has stood as long as its rule says, again every `repeat_s`, and once more when it has been gone for
-`clear_s`: an adapter that starts again is not three messages.
+The business, the rule and the subject identify an alarm, so an alarm whose figures change remains the same one. It is
+notified once it has lasted as long as its rule requires, again every `repeat_s`, and once more when it has been gone
+for `clear_s`. The restart of an adapter therefore does not cause three messages.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from enum import Enum
 from venus.alarm_rules import commands, hop_of, lasts_s, placed, recognised
 from venus.config import Alarms
 
-#: Alarms that are kept apart; a business more is a business, but nobody reads a thousand.
+#: Maximum number of alarms; the others are only counted.
 ALARMS_MAX = 1000
-#: After its start a broker waits for its adapters before it calls anything over.
+#: How long a started broker waits for its adapters before it considers an alarm as over.
 SETTLING_S = 60.0
 TEXT_CHARS_MAX = 1000
 FORMAT = 1
-#: Of one message; more are the next message.
+#: Maximum number in one message; the rest follow in the next one.
 NOTICES_MAX = 50
 Key = tuple[str, str, str]
 
 
 class Event(Enum):
-    """What is told."""
+    """What has happened to an alarm."""
 
     RAISED = "raised"
     STANDS = "stands"
@@ -37,7 +37,7 @@ class Event(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Something that needs somebody. `business` is empty for the broker itself; times are Unix seconds."""
+    """A condition that needs attention. `business` is empty for the broker itself; times are Unix seconds."""
 
     business: str
     rule: str
@@ -45,14 +45,14 @@ class Alarm:
     hop: str
     text: str
     since_s: float
-    #: When it was last told, None = not yet.
-    told_s: float | None = None
-    #: Since when it has been gone, None = it stands.
+    #: When its last notification was made, None = none yet.
+    notified_s: float | None = None
+    #: Since when it has been gone, None = it is active.
     gone_s: float | None = None
 
     @property
     def key(self) -> Key:
-        """What makes it this alarm."""
+        """The identity of the alarm."""
         return self.business, self.rule, self.subject
 
     @property
@@ -63,7 +63,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something to tell."""
+    """A notification that is due."""
 
     event: Event
     alarm: Alarm
@@ -71,24 +71,24 @@ class Notice:
 
 
 class Book:
-    """All alarms of a broker."""
+    """State machine of all alarms of a broker."""
 
     def __init__(self, settings: Alarms, started_s: float, remembered: Iterable[Alarm] = ()) -> None:
         self._settings, self._started_s = settings, started_s
         self._alarms = {alarm.key: _not_after(alarm, started_s) for alarm in remembered}
-        #: Alarms that there was no room for at the last step.
+        #: Number of alarms beyond the maximum at the last step.
         self.left_out = 0
 
     def moved(self, by_s: float) -> None:
-        """Take note that the clock was set, forward by so many seconds: what has lasted an hour still has.
+        """Shift all times after the clock was set forward by `by_s` seconds: durations stay what they were.
 
-        Otherwise a clock that is set back keeps every alarm, repetition and recovery silent until it is as late again.
+        Otherwise a clock that is set back would delay every alarm, repetition and recovery until it catches up.
         """
         self._started_s += by_s
         self._alarms = {key: _moved(alarm, by_s) for key, alarm in self._alarms.items()}
 
     def step(self, found: Iterable[tuple[str, str]], now_s: float, elsewhere: Set[str] = frozenset()) -> list[Notice]:
-        """Take what is wrong now, (business, sentence) each; return what is to be told.
+        """Update all alarms from the present problems, (business, sentence) each; return the due notifications.
 
         `elsewhere`: businesses that another broker reports now; their alarms are dropped silently.
         """
@@ -103,11 +103,11 @@ class Book:
         return sorted((n for n in notices if n is not None), key=lambda n: (n.alarm.since_s, n.alarm.key))
 
     def all(self) -> list[Alarm]:
-        """Return every alarm, those too that may have just ended."""
+        """Return every alarm, including those that have just ended."""
         return list(self._alarms.values())
 
     def standing(self) -> list[Alarm]:
-        """Return the alarms that stand, the oldest first."""
+        """Return the active alarms, the oldest first."""
         found = [alarm for alarm in self._alarms.values() if alarm.gone_s is None]
         return sorted(found, key=lambda alarm: (alarm.since_s, alarm.key))
 
@@ -133,23 +133,23 @@ class Book:
 
     def _due(self, alarm: Alarm, now_s: float) -> Notice | None:
         rule = self._settings.rule(alarm.rule)
-        if alarm.told_s is None:
+        if alarm.notified_s is None:
             wait_s = rule.after_s or lasts_s(alarm.rule)
             return self._tell(Event.RAISED, alarm, now_s) if now_s - alarm.since_s >= wait_s else None
-        again = now_s - alarm.told_s >= (rule.repeat_s or self._settings.repeat_s)
+        again = now_s - alarm.notified_s >= (rule.repeat_s or self._settings.repeat_s)
         return self._tell(Event.STANDS, alarm, now_s) if again else None
 
     def _tell(self, event: Event, alarm: Alarm, now_s: float) -> Notice:
-        told = self._alarms[alarm.key] = replace(alarm, told_s=now_s)
-        return Notice(event=event, alarm=told, at_s=now_s)
+        notified = self._alarms[alarm.key] = replace(alarm, notified_s=now_s)
+        return Notice(event=event, alarm=notified, at_s=now_s)
 
     def _gone(self, alarm: Alarm, now_s: float) -> Notice | None:
         if alarm.gone_s is None:
             alarm = self._alarms[alarm.key] = replace(alarm, gone_s=now_s)
         assert alarm.gone_s is not None
         over = now_s - alarm.gone_s >= self._settings.clear_s and now_s - self._started_s >= SETTLING_S
-        if alarm.told_s is None and now_s - self._started_s >= SETTLING_S:
-            del self._alarms[alarm.key]  # nobody was told, nobody needs to be
+        if alarm.notified_s is None and now_s - self._started_s >= SETTLING_S:
+            del self._alarms[alarm.key]  # without a notification there is no recovery to announce
             return None
         if not over:
             return None
@@ -161,19 +161,21 @@ def _moved(alarm: Alarm, by_s: float) -> Alarm:
     def later(at_s: float | None) -> float | None:
         return None if at_s is None else at_s + by_s
 
-    return replace(alarm, since_s=alarm.since_s + by_s, told_s=later(alarm.told_s), gone_s=later(alarm.gone_s))
+    return replace(alarm, since_s=alarm.since_s + by_s, notified_s=later(alarm.notified_s), gone_s=later(alarm.gone_s))
 
 
 def _not_after(alarm: Alarm, now_s: float) -> Alarm:
-    """Return an alarm that was remembered without times that are still to come: the clock was ahead then."""
+    """Return a remembered alarm without times in the future, which come from a clock that was ahead."""
 
     def by_now(at_s: float | None) -> float | None:
         return None if at_s is None else min(at_s, now_s)
 
-    return replace(alarm, since_s=min(alarm.since_s, now_s), told_s=by_now(alarm.told_s), gone_s=by_now(alarm.gone_s))
+    return replace(
+        alarm, since_s=min(alarm.since_s, now_s), notified_s=by_now(alarm.notified_s), gone_s=by_now(alarm.gone_s)
+    )
 
 
-#: How a line begins.
+#: The first word of a line.
 _WORDS = {Event.RAISED: "ALARM", Event.STANDS: "STILL", Event.RECOVERED: "OVER"}
 
 
@@ -186,7 +188,7 @@ class Message:
 
     @property
     def subject(self) -> str:
-        """One line: how it stands, and the first sentence."""
+        """One line: the event and sentence of the first notification."""
         first, more = self.notices[0], len(self.notices) - 1
         rest = f" (and {more} more)" if more else ""
         return f"VENUS {self.broker}: {_WORDS[first.event]} {_shortened(first.alarm.sentence, 150)}{rest}"
@@ -197,7 +199,7 @@ class Message:
         return "\n".join(_paragraph(notice) for notice in self.notices)
 
     def json(self) -> bytes:
-        """Return what webhooks and commands get; `text` is the field that chat servers show."""
+        """Return the document for webhooks and commands; `text` is the field that chat servers show."""
         alarms = [
             {
                 "event": notice.event.value,

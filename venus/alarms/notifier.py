@@ -1,7 +1,10 @@
-"""Sends notices, each recipient in a thread of its own: one that hangs delays neither the data nor the others.
+"""Delivery of notifications, and the file that remembers the notified alarms.
 
-What cannot be sent is tried again at growing intervals, and is itself an alarm until something arrives. What waits is
-bounded: the oldest goes first, and the alarm says so.
+Each recipient has a thread of its own, so one that hangs delays neither the data nor the other recipients. A failed
+message is retried at growing intervals, and the failure is itself an alarm until a message arrives. The queue of a
+recipient is bounded: the oldest notifications are dropped first, and the alarm says how many.
+
+With the file a restarted broker does not repeat notifications, and announces when an alarm is over.
 """
 
 from __future__ import annotations
@@ -20,32 +23,36 @@ from typing import Any
 from venus.alarms.book import ALARMS_MAX, NOTICES_MAX, Alarm, Message, Notice
 from venus.alarms.recipients import Addressee
 
+logger = logging.getLogger(__name__)
+
 NAME = "alarms.json"
 FORMAT = 1
 FILE_BYTES_MAX = 8 << 20
 _TEXTS = {"business", "rule", "subject", "hop", "text"}
-_OPTIONAL = {"told_s", "gone_s"}
+#: Fields that have another name in the file.
+_NAMES_IN_FILE = {"notified_s": "told_s"}
+_OPTIONAL = {"notified_s", "gone_s"}
 
 
 def load(path: Path) -> list[Alarm]:
-    """Return what the file says; a file that is missing or damaged says nothing, and they are told again."""
+    """Read the remembered alarms. A missing or damaged file yields none, and active alarms are notified again."""
     try:
         return _read(path)
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("%s is not used, alarms that stand are told again: %s", path, error)
+        logger.warning("%s is not used, active alarms are notified again: %s", path, error)
         return []
 
 
 def save(path: Path, alarms: Iterable[Alarm]) -> None:
-    """Replace the file. What cannot be written is logged: the data directory being full is an alarm of its own."""
-    told = [asdict(alarm) for alarm in alarms if alarm.told_s is not None]
+    """Replace the file. A failure is only logged: a full data directory is an alarm of its own."""
+    notified = [_to_file(alarm) for alarm in alarms if alarm.notified_s is not None]
     temporary = path.with_name(f"{path.name}.new")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "alarms": told}, file, ensure_ascii=False)
+            json.dump({"format": FORMAT, "alarms": notified}, file, ensure_ascii=False)
         temporary.replace(path)
     except OSError as error:
         logger.warning("%s cannot be written: %s", path, error.strerror)
@@ -60,29 +67,32 @@ def _read(path: Path) -> list[Alarm]:
     return [_alarm(found) for found in document["alarms"][:ALARMS_MAX]]
 
 
+def _to_file(alarm: Alarm) -> dict[str, Any]:
+    return {_NAMES_IN_FILE.get(name, name): value for name, value in asdict(alarm).items()}
+
+
 def _alarm(found: Any) -> Alarm:
-    names = {field.name for field in fields(Alarm)}
-    if not isinstance(found, dict) or set(found) != names:
+    names = {_NAMES_IN_FILE.get(field.name, field.name): field.name for field in fields(Alarm)}
+    if not isinstance(found, dict) or set(found) != set(names):
         raise ValueError("an alarm in it has other fields")
+    found = {names[name]: value for name, value in found.items()}
     for name, value in found.items():
         wanted = isinstance(value, str) if name in _TEXTS else isinstance(value, int | float)
         if not wanted and not (name in _OPTIONAL and value is None):
-            raise ValueError(f"an alarm in it has no usable {name}")
+            raise ValueError(f"an alarm in it has no usable {_NAMES_IN_FILE.get(name, name)}")
     return Alarm(**found)
 
 
-logger = logging.getLogger(__name__)
-
 WAITING_MAX = 200
 RETRY_MIN_S, RETRY_MAX_S = 5.0, 300.0
-#: Beyond its time limit: a name server that does not answer is waited for inside the C library.
+#: Allowance beyond the time limit: the C library waits for a name server that does not answer.
 GRACE_S = 5.0
 STOP_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """How the messages to one recipient have fared since the start."""
+    """Counters and state of the messages to one recipient since the start."""
 
     name: str
     way: str
@@ -94,7 +104,7 @@ class Sent:
 
 
 class Outbox:
-    """One recipient's notices and the thread that sends them."""
+    """Queue of one recipient, and the thread that sends it."""
 
     def __init__(self, addressee: Addressee, broker: str) -> None:
         self._addressee, self._broker = addressee, broker
@@ -106,22 +116,22 @@ class Outbox:
         self._thread = threading.Thread(target=self._run, name=f"venus-alarms-{addressee.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Let it end after what waits, or after an attempt that fails."""
+        """Ask the thread to end after the queue is empty or an attempt has failed."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
 
     def join(self, seconds: float) -> None:
-        """Wait for its end, not longer than this."""
+        """Wait at most this long for the end of the thread."""
         if self._thread.is_alive():
             self._thread.join(seconds)
 
     def put(self, notices: Iterable[Notice]) -> None:
-        """Take what this recipient wants; returns at once."""
+        """Queue the notifications that this recipient wants; return at once."""
         wanted = [notice for notice in notices if self._addressee.wants(notice)]
         if not wanted:
             return
@@ -133,7 +143,7 @@ class Outbox:
             self._changed.notify()
 
     def state(self) -> Sent:
-        """Return how it stands."""
+        """Return the present state."""
         with self._changed:
             return Sent(
                 name=self._addressee.name,
@@ -194,8 +204,8 @@ class Outbox:
             self._failed += bool(failure)
             if not failure:
                 self._sent += len(batch)
-                told = set(map(id, batch))
-                self._waiting = deque(notice for notice in self._waiting if id(notice) not in told)
+                sent = set(map(id, batch))
+                self._waiting = deque(notice for notice in self._waiting if id(notice) not in sent)
         return not failure
 
     def _pause(self, seconds: float) -> None:
@@ -204,18 +214,18 @@ class Outbox:
 
 
 class Notifier:
-    """All recipients."""
+    """Delivery to all recipients."""
 
-    def __init__(self, everybody: Sequence[Addressee], broker: str) -> None:
-        self._outboxes = [Outbox(addressee, broker) for addressee in everybody]
+    def __init__(self, recipients: Sequence[Addressee], broker: str) -> None:
+        self._outboxes = [Outbox(addressee, broker) for addressee in recipients]
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         for outbox in self._outboxes:
             outbox.start()
 
     def stop(self) -> None:
-        """Let what waits be sent if that takes no time; a message that hangs is left behind."""
+        """Send what is queued, if that is quick; a message that hangs is abandoned."""
         for outbox in self._outboxes:
             outbox.ask_to_stop()
         until = time.monotonic() + STOP_S
@@ -223,12 +233,12 @@ class Notifier:
             outbox.join(max(0.0, until - time.monotonic()))
 
     def tell(self, notices: Sequence[Notice]) -> None:
-        """Hand notices over; returns at once."""
+        """Queue notifications for all recipients; return at once."""
         for outbox in self._outboxes:
             outbox.put(notices)
 
     def states(self) -> list[Sent]:
-        """Return how it stands with each recipient."""
+        """Return the state of each recipient."""
         return [outbox.state() for outbox in self._outboxes]
 
     def problems(self) -> list[str]:

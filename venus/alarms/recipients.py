@@ -1,4 +1,4 @@
-"""The recipients of the configuration, each with its way and the kinds of alarms that it wants."""
+"""Recipients of alarms: their channels (webhook, e-mail, command) and the kinds of alarms that they want."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from venus.security.reading import read_secret
 
 
 class Webhook:
-    """A URL."""
+    """Channel that sends a POST with JSON. No redirects, no proxies; only the status of the answer is read."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         parts = urlsplit(url)
@@ -50,11 +50,11 @@ class Webhook:
         self._tls, self._host, self._port = parts.scheme == "https", host, port
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._timeout_s = timeout_s
-        #: For people: without the path, which may be a secret.
+        #: For display: without the path, which may be a secret.
         self.where = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
 
     def send(self, message: Message) -> None:
-        """Send it. Raises OSError with what was wrong."""
+        """Send a message. Raises OSError with the reason."""
         connection = self._connection()
         try:
             with within(self._timeout_s, lambda: connection.sock):
@@ -83,12 +83,15 @@ class Webhook:
 
 
 class TooSlow(OSError):
-    """The conversation took longer than it may."""
+    """The whole conversation took longer than its time limit."""
 
 
 @contextlib.contextmanager
 def within(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator[None]:
-    """Close the socket that `sock` returns when the time is over. Raises TooSlow."""
+    """Limit the time of a whole conversation: close the socket that `sock` returns when it is over. Raises TooSlow.
+
+    The time limit of the socket itself starts again with each byte that arrives.
+    """
     over = threading.Event()
 
     def end() -> None:
@@ -104,7 +107,7 @@ def within(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator
     try:
         yield
     except Exception as error:
-        # the socket's own limit may be first by a moment; what the kernel gives up has a number
+        # the socket's own limit may come first by a moment; an error of the kernel has a number
         if over.is_set() or (isinstance(error, TimeoutError) and error.errno is None):
             raise TooSlow(f"no answer within {seconds:g} s") from None
         raise
@@ -115,7 +118,10 @@ def within(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator
 
 
 class Command:
-    """A program and its arguments. No shell; VENUS's own environment, which may hold secrets, is not passed on."""
+    """Channel that runs a program of the operator, which gets the message on stdin.
+
+    There is no shell. The program does not inherit the options of VENUS in the environment, which may hold secrets.
+    """
 
     def __init__(self, command: str, timeout_s: float) -> None:
         try:
@@ -128,7 +134,7 @@ class Command:
         self.where = self._arguments[0]
 
     def send(self, message: Message) -> None:
-        """Run it. Raises OSError with what was wrong. What it writes goes where our own log goes: it may be endless."""
+        """Run the program. Raises OSError with the reason. Its output, which may be endless, goes to stderr."""
         if shutil.which(self.where) is None:
             raise OSError(f"{self.where} is not an executable program")
         environ = {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
@@ -152,7 +158,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """Addresses, and the server that takes mail for them."""
+    """Channel that sends an e-mail by SMTP."""
 
     to: Sequence[str]
     sender: str
@@ -163,7 +169,7 @@ class Mail:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for what cannot be an address: a line break would begin a header."""
+        """Raise ConfigError for an invalid address: a line break in it would begin a header."""
         for address in (*self.to, self.sender):
             if "@" not in address or not address.isprintable() or any(c in address for c in " ,;<>"):
                 raise ConfigError(f"{address!r} is not an e-mail address", hint="write NAME@DOMAIN")
@@ -172,20 +178,20 @@ class Mail:
 
     @property
     def where(self) -> str:
-        """For people."""
+        """The addresses and the server, for display."""
         return f"{', '.join(self.to)} by {self.server}"
 
     def send(self, message: Message) -> None:
-        """Send it. Raises OSError with what was wrong."""
+        """Send a message. Raises OSError with the reason."""
         opened: list[smtplib.SMTP] = []
         try:
             with within(self.timeout_s, lambda: opened[0].sock if opened else None):
                 self._deliver(message, opened)
         except smtplib.SMTPResponseException as error:
-            said = (
+            answer = (
                 error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
             )
-            raise OSError(f"{self.server} answers {error.smtp_code} {said}".strip()) from None
+            raise OSError(f"{self.server} answers {error.smtp_code} {answer}".strip()) from None
         except smtplib.SMTPRecipientsRefused as error:
             raise OSError(f"{self.server} takes no mail for {', '.join(error.recipients)}") from None
         except ssl.SSLCertVerificationError as error:
@@ -227,41 +233,41 @@ class Mail:
 
 
 class Way(Protocol):
-    """How a message travels."""
+    """Channel that delivers messages to one recipient."""
 
     @property
     def where(self) -> str:
-        """Where it goes, without secrets."""
+        """The destination, without secrets."""
         ...
 
     def send(self, message: Message) -> None:
-        """Send it; return within the recipient's time limit. Raises OSError, whose text says what was wrong."""
+        """Send a message within the recipient's time limit. Raises OSError with the reason."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addressee:
-    """One recipient."""
+    """A configured recipient."""
 
     name: str
     way: Way
     patterns: Sequence[str] = ("*",)
-    #: Kinds of alarms that are sent to nobody.
+    #: Kinds of alarms that no recipient gets.
     silent: frozenset[str] = field(default=frozenset())
     timeout_s: float = 10.0
 
     def wants(self, notice: Notice) -> bool:
-        """Whether it is to be told. That it cannot be reached itself is told to the others."""
+        """Return whether it gets a notification. Only the others learn that it cannot be reached."""
         alarm = notice.alarm
         return self.wants_rule(alarm.rule) and not (alarm.rule == "alarm_unsent" and alarm.subject == self.name)
 
     def wants_rule(self, rule: str) -> bool:
-        """Whether it is to be told of this kind of alarm."""
+        """Return whether it gets this kind of alarm."""
         return rule not in self.silent and any(fnmatchcase(rule, pattern) for pattern in self.patterns)
 
 
 def addressees(alarms: Alarms) -> list[Addressee]:
-    """Return everybody who is told. Raises ConfigError, which names the option."""
+    """Build all configured recipients. Raises ConfigError, which names the option."""
     silent = frozenset(name for name, rule in alarms.rules.items() if not rule.send)
     return [
         Addressee(name=name, way=_way(name, found), patterns=found.rules, silent=silent, timeout_s=found.timeout_s)

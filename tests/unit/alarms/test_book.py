@@ -118,7 +118,7 @@ def test_too_many_alarms_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    alarm = Alarm(business="", rule="other", subject="x", hop="broker", text="x", since_s=1.0, told_s=2.0)
+    alarm = Alarm(business="", rule="other", subject="x", hop="broker", text="x", since_s=1.0, notified_s=2.0)
     save(tmp_path / "alarms.json", [alarm])
 
     assert (tmp_path / "alarms.json").stat().st_mode & 0o077 == 0

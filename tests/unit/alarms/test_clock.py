@@ -115,7 +115,7 @@ def test_what_was_remembered_while_the_clock_was_ahead_is_repeated_in_time(tmp_p
     ahead = 3_000_000_000.0
     alarm = Alarm(
         business="main", rule="table_halted", subject="target eu: app.orders", hop="target", text=HALTED,
-        since_s=ahead, told_s=ahead,
+        since_s=ahead, notified_s=ahead,
     )  # fmt: skip
     save(tmp_path / NAME, [alarm])
     machine = Machine(tmp_path)
