@@ -1,22 +1,22 @@
-# VENUS: `make` lists what there is.
+# VENUS: `make` lists the targets.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The tests wait for disks and other processes more than they compute: twice as many workers as cores.
-# In the order of the folders: the stories take longest, and the unit tests fill what is left at the end.
+# Twice as many workers as cores, because the tests wait for disks and other processes more than they compute.
+# Files run in the order of the folders: the stories take longest, and the unit tests fill the gaps at the end.
 WORKERS := -n $(shell expr 2 \* $$(nproc))
 SPREAD := $(WORKERS) --dist loadfile --no-loadscope-reorder
-# What failed beside others is tried once more alone: a pass then is FLAKY, more than 3 of them fail the run
+# A test that failed beside others is repeated alone. If it passes then, it is FLAKY; more than 3 of them fail the run
 # (tests/support/second_try.py).
 PYTEST := $(BIN)/pytest $(SPREAD) --second-try
 
-# Each process of the suite, and each command that it starts, would compile everything for itself: a minute or more.
+# Otherwise each process of the suite, and each command that it starts, would compile all modules: a minute or more.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev check test test-all test-nightly test-oracle protos clean
 
-help: ## this list
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/.demo ## install and show the whole path, SQLite to an embedded PostgreSQL
@@ -36,12 +36,12 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 test: $(VENV)/.dev ## the suite: 14 to 20 minutes on 2 cores
 	$(PYTEST) -m "not slow and not oracle"
 
-# What is slow is in few files: its tests are spread one by one.
-test-all: test ## the slow rest as well, but for what takes hours
+# The slow tests are in few files, so they are distributed one by one.
+test-all: test ## the slow tests as well, except those of hours
 	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m "slow and not nightly and not oracle"
 
-# The stories once more with a new interpreter for each command, as a user starts it (tests/support/forked.py).
-test-nightly: $(VENV)/.dev ## what takes hours: each byte damaged, 100 fault runs, 300 power cuts, 2,000 histories of brokers
+# The stories again, with a new interpreter for each command, as for a user (tests/support/forked.py).
+test-nightly: $(VENV)/.dev ## tests of hours: each byte damaged, 100 fault runs, 300 power cuts, 2,000 histories of brokers
 	TEST_NEW_INTERPRETERS=1 $(PYTEST) -m "not nightly and not oracle" tests/story
 	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m nightly
 
