@@ -1,6 +1,6 @@
-"""What an adapter knows of its database beside the condition of its tables: where it is, and about how much is in it.
+"""Figures that an adapter reports about its database: its place, row counts, fills and the last comparison.
 
-Figures are read at a low rate from the database's own statistics, so they are shown as "about".
+Row counts come at a low rate from the database's own statistics, so they are shown as "about".
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-#: How often the rows are read: one statement.
+#: How often the row counts are read, which takes one statement.
 ROWS_EVERY_S = 60.0
 VERDICTS = ("same", "different", "undecided")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFillFigures:
-    """How many rows of a table have been read, of about how many."""
+    """The rows of a table that a fill has read, and about how many there are."""
 
     table_id: int
     name: str
@@ -41,7 +41,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFigures:
-    """What is known of one database."""
+    """The figures of one database."""
 
     #: Database and host, never a user or a password.
     place: str = ""
@@ -53,12 +53,12 @@ class AdapterFigures:
 
 
 def comparison_to_text(compared: Comparison) -> str:
-    """Return what a target keeps of its last comparison."""
+    """Encode a comparison as the JSON text that a target stores."""
     return json.dumps(asdict(compared))
 
 
 def comparison_from_text(text: str | None) -> Comparison | None:
-    """Read what `comparison_to_text` returned; fields of a newer version are passed over."""
+    """Decode the text of `comparison_to_text`; fields of a newer version are ignored."""
     if not text:
         return None
     found = json.loads(text)

@@ -1,8 +1,8 @@
-"""What happens to a cut, under one id in all processes: capture, broker, apply.
+"""The stages of a cut, under one id in all processes: capture, broker, apply.
 
 The id is the business and the number of the cut's first batch, `main/17`. Capture draws that number, and every batch
-has it. Whoever carries out a stage says so here; it costs a comparison while nobody listens. `venus -v` writes a line
-for each stage; `[tracing]` makes spans of them (venus/tracing).
+carries it. The code of a stage reports its end here, which costs one comparison without a listener. `venus -v` writes a
+line for each stage; `[tracing]` turns stages into spans (venus/tracing).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A stage of a cut that has ended. Times are Unix microseconds; `captured_at_us` is the same in all stages."""
+    """A finished stage of a cut. Times are Unix microseconds; `captured_at_us` is the same in all stages."""
 
     name: str
     business: str
@@ -26,7 +26,7 @@ class Stage:
     began_us: int
     ended_us: int
     facts: dict[str, int | str] = field(default_factory=dict)
-    #: What was done on the way, in order, and when each of it was done; 0 = not known.
+    #: The steps of the stage in order, and when each was done; 0 = not known.
     steps: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -40,27 +40,27 @@ _listeners: list[Listener] = []
 
 
 def listen(listener: Listener) -> None:
-    """Call back for each stage of this process; must not block."""
+    """Call `listener` for each stage of this process. It must not block."""
     _listeners.append(listener)
 
 
 def unlisten(listener: Listener) -> None:
-    """Call back no more."""
+    """Stop calling `listener`."""
     _listeners.remove(listener)
 
 
 def wanted() -> bool:
-    """Whether anybody listens: ask before anything is put together."""
+    """Return whether there is a listener. Ask before building a stage."""
     return bool(_listeners) or logger.isEnabledFor(logging.DEBUG)
 
 
 def now_us() -> int:
-    """Return the time for a step; 0 while nobody listens."""
+    """Return the time for a step; 0 without a listener."""
     return time.time_ns() // 1000 if wanted() else 0
 
 
 def ended(stage: Stage) -> None:
-    """Say that a stage has ended."""
+    """Report a finished stage to the log and to all listeners."""
     if logger.isEnabledFor(logging.DEBUG):
         facts = ", ".join(f"{name} {value}" for name, value in stage.facts.items())
         took_ms = (stage.ended_us - stage.began_us) / 1000

@@ -1,4 +1,4 @@
-"""Figures for people: 12 MiB, 3 min, 0.4 changes/s. Pure."""
+"""Text for people: figures (12 MiB, 3 min, 0.4 changes/s), hints as sentences, URLs without passwords. Pure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import re
 
 
 def masked(url: str) -> str:
-    """Return the URL as people may see it: every password replaced, in the authority and in the query."""
+    """Return the URL with every password replaced, in the authority and in the query."""
     url = re.sub(r"(://[^:/?@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
     return re.sub(r"([?&;][^=&;]*(?:passw|secret|token)[^=&;]*=)[^&;]*", r"\1***", url, flags=re.IGNORECASE)
 
 
-#: What begins like this is to be typed as it stands.
+#: A text that begins like this is a command, to be typed as it is.
 _COMMAND = re.compile(r"(venus|pip|chown|chmod|[A-Z]{3,}) [^,;]*")
 _WORD = re.compile(r"(?!(?:venus|pip|etcd) )[a-z]+(?=[ ,;:]|$)")
 _ENDS = (".", "?", "!", "…", ":", ";")
 
 
 def sentence(hint: str) -> str:
-    """Return a hint with a capital letter and a full stop; commands, names and paths stay as they are."""
+    """Return a hint with a capital letter and a full stop; commands, names and paths stay unchanged."""
     if not hint or _COMMAND.fullmatch(hint):
         return hint
-    begun = hint[0].upper() + hint[1:] if _WORD.match(hint) else hint
-    return begun if begun.endswith(_ENDS) else f"{begun}."
+    capitalised = hint[0].upper() + hint[1:] if _WORD.match(hint) else hint
+    return capitalised if capitalised.endswith(_ENDS) else f"{capitalised}."
 
 
 def bytes_shown(count: float) -> str:
-    """Return 12.3 MiB for 12900000."""
+    """Format a number of bytes: 12.3 MiB for 12900000."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -36,7 +36,7 @@ def bytes_shown(count: float) -> str:
 
 
 def seconds_shown(seconds: float) -> str:
-    """Return 0.4 s, 12 s, 3 min, 2.5 h, 4 d."""
+    """Format a duration: 0.4 s, 12 s, 3 min, 2.5 h, 4 d."""
     for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"{seconds / divisor:.{1 if seconds / divisor < 10 else 0}f} {unit}"
@@ -44,7 +44,7 @@ def seconds_shown(seconds: float) -> str:
 
 
 def unit_shown(value: float, unit: str) -> str:
-    """Return a figure of a forecast with its unit."""
+    """Format a figure of a forecast with its unit."""
     if unit == "s":
         return seconds_shown(value)
     if unit in ("bytes", "bytes/h"):

@@ -1,9 +1,9 @@
-"""Which errors a loop of `venus sync` waits for, and which end it. Pure.
+"""Rules of the loops of `venus sync`: which errors they retry, and which end them. Pure.
 
-Waiting helps where the other side may come back by itself: a server that is down or starting, a network that is away.
-It does not help against a configuration that is wrong: that ends the loop with the exit code of any other command.
-Whether a refused login or a missing database is one of the two shows in whether this process has worked before: then
-somebody changes a password or restores a backup right now.
+A retry helps where the other side may come back by itself: a server is down or starts, or the network is interrupted.
+It does not help against a wrong configuration, which ends the loop with the exit code of any other command. A refused
+login or a missing database can be either. If the process has worked before, an operator is probably changing a password
+or restoring a backup at this moment, and the loop retries.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from venus.errors import (
     VenusError,
 )
 
-#: How often trouble that lasts is worth a line.
+#: How often a lasting problem is worth a line in the log.
 REMIND_S = 60.0
 
 
 class Patience(Enum):
-    """What a loop does about an error."""
+    """Reaction of a loop to an error."""
 
     WAIT = "try again, with growing pauses"
-    #: Another command makes it true: a target is loaded, a process ends.
-    RARELY = "try again now and then, if others go on meanwhile"
+    #: Another command has to act first: a target is loaded, a process ends.
+    RARELY = "try again at long intervals, if other loops continue meanwhile"
     END = "end with the error's exit code"
 
 
-#: The first class that fits counts: what is done before the loop has worked, and afterwards.
+#: The first matching class counts: the reaction before the loop has worked, and afterwards.
 RULES: tuple[tuple[type[VenusError], Patience, Patience], ...] = (
     (UnknownHost, Patience.WAIT, Patience.WAIT),
     (NoSuchDatabase, Patience.END, Patience.WAIT),
@@ -51,7 +51,7 @@ RULES: tuple[tuple[type[VenusError], Patience, Patience], ...] = (
 
 
 def patience_with(error: BaseException | None, *, has_worked: bool) -> Patience:
-    """Return what a loop does about an error."""
+    """Return the reaction of a loop to an error."""
     if not isinstance(error, VenusError):
         return Patience.END
     for kind, before, afterwards in RULES:
@@ -61,5 +61,5 @@ def patience_with(error: BaseException | None, *, has_worked: bool) -> Patience:
 
 
 def is_waited_for(error: BaseException | None, *, has_worked: bool) -> bool:
-    """Return whether a loop tries again by itself after this error."""
+    """Return whether a loop retries by itself after this error."""
     return patience_with(error, has_worked=has_worked) is Patience.WAIT

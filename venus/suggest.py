@@ -1,4 +1,4 @@
-"""What somebody may have meant who named something that is not there."""
+"""Hints for mistakes: the known name nearest to an unknown one, and the line of an option in a TOML file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from venus.errors import ConfigError
 
 
 def line_of(text: str, path: list[str]) -> int:
-    """Find the line where a TOML key or the section nearest to it is written, 0 if nowhere."""
+    """Return the line of a TOML key or of the section nearest to it, 0 if there is none."""
     section: list[str] = []
     best, best_depth = 0, 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -32,20 +32,20 @@ def _key_parts(dotted: str) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str], *, prefix: str = "", in_full: bool = False) -> str:
-    """Return ` (did you mean orders?)`, or nothing; upper and lower case are one.
+    """Return ` (did you mean orders?)`, or nothing; upper and lower case are equal.
 
     A table may be named without its schema; `in_full` suggests it with its schema nevertheless.
     """
-    meant: dict[str, str] = {}
+    candidates: dict[str, str] = {}
     for full in known:
         short = full.partition(".")[2] or full
-        meant |= {short.upper(): full if in_full else short, full.upper(): full}
-    found = difflib.get_close_matches(name.upper(), meant, n=1, cutoff=0.5)
-    return f" (did you mean {prefix}{meant[found[0]]}?)" if found else ""
+        candidates |= {short.upper(): full if in_full else short, full.upper(): full}
+    found = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.5)
+    return f" (did you mean {prefix}{candidates[found[0]]}?)" if found else ""
 
 
 def table_named(name: str, tables: Seq[tuple[str, ...]], target: str) -> str:
-    """Return the first name of the one table of which `name` is a name. Raises ConfigError for none and for several."""
+    """Return the first name of the one table that has the name `name`. Raises ConfigError for none and for several."""
     found = [names[0] for names in tables if name in names]
     if len(found) == 1:
         return found[0]

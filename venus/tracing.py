@@ -1,8 +1,8 @@
 """Traces of cuts for an OpenTelemetry collector, if `[tracing] endpoint` names one; the extra `otel`.
 
-A stage of a cut (venus/cutlog.py) becomes a span. No context is passed between processes: each computes the ids of
-trace and span from what it knows of the cut, and from them whether the cut is sampled. Spans wait in a bounded queue
-for a thread of their own; what the collector does not take in time is dropped, never waited for.
+Each stage of a cut becomes a span. No context is passed between processes: each process computes the ids of trace and
+span from the cut, and from them whether the cut is sampled. Spans wait in a bounded queue for a thread of their own.
+Spans that the collector does not accept in time are dropped, and never block a stage.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ logger = logging.getLogger(__name__)
 
 QUEUE_MAX = 4096
 EVERY_MS = 1000
-#: One request to the collector, and what the end of a process waits for it.
+#: Time limit of a request to the collector, and of the last one when the process ends.
 TIMEOUT_S = 3.0
-#: The first stage: the root of its trace.
+#: The first stage, which is the root of the trace.
 ROOT = "captured"
 
 
 def trace_id(stage: cutlog.Stage) -> int:
-    """Return the id of a cut's trace: the same in every process. Batch numbers start over with a new store."""
+    """Return the id of a cut's trace, the same in every process. Batch numbers start again with a new store."""
     name = f"{stage.business}\0{stage.cut}\0{stage.captured_at_us}"
     return xxhash.xxh3_128_intdigest(name.encode()) or 1
 
 
 def span_id(trace: int, name: str, target: str = "") -> int:
-    """Return the id of a stage's span; a cut is applied at several targets."""
+    """Return the id of a stage's span. Its target is part of it: several targets apply the same cut."""
     return (
         xxhash.xxh3_64_intdigest(struct.pack(">QQ", trace >> 64, trace & (1 << 64) - 1) + f"{name}\0{target}".encode())
         or 1
@@ -44,12 +44,12 @@ def span_id(trace: int, name: str, target: str = "") -> int:
 
 
 def sampled(trace: int, share: float) -> bool:
-    """Whether the cuts of this share have this one among them."""
+    """Return whether a cut is in this share of all cuts."""
     return (trace & (1 << 64) - 1) < share * 2.0**64
 
 
 class Spans:
-    """Makes spans of stages and hands them to the exporter's thread."""
+    """Listener that turns stages into spans and passes them to the exporter's thread."""
 
     def __init__(self, endpoint: str, share: float, role: str) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -63,13 +63,13 @@ class Spans:
         self._processor = BatchSpanProcessor(exporter, max_queue_size=QUEUE_MAX, schedule_delay_millis=EVERY_MS)
 
     def __call__(self, stage: cutlog.Stage) -> None:
-        """Take a stage; returns at once."""
+        """Export a stage, if its cut is sampled; return at once."""
         trace = trace_id(stage)
         if sampled(trace, self._share):
             self._processor.on_end(self._span(stage, trace))
 
     def close(self) -> None:
-        """Send what waits, if the collector takes it in time."""
+        """Send the waiting spans, if the collector accepts them in time."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def _span(self, stage: cutlog.Stage, trace: int) -> Any:
@@ -92,20 +92,20 @@ class Spans:
 
 
 def begin(tracing: Tracing, role: str) -> Spans | None:
-    """Trace from here on, if it is configured. Raises ConfigError without the extra."""
+    """Start tracing, if it is configured. Raises ConfigError if the extra is not installed."""
     if not tracing.endpoint:
         return None
     try:
         spans = Spans(tracing.endpoint, tracing.sample, role)
     except ImportError:
-        hint = "pip install 'venus-cdc[otel]', or take tracing.endpoint out"
+        hint = "pip install 'venus-cdc[otel]', or remove tracing.endpoint"
         raise ConfigError("tracing.endpoint is set, and OpenTelemetry is not installed", hint=hint) from None
     cutlog.listen(spans)
     return spans
 
 
 def end(spans: Spans | None) -> None:
-    """Trace no more."""
+    """Stop tracing."""
     if spans is not None:
         cutlog.unlisten(spans)
         spans.close()

@@ -1,4 +1,4 @@
-"""Where a user's own files go: logs of failures, the audit log, caches."""
+"""What the operating system gives a process: a clock, open files, signals, and the folders of its user."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import signal
 import time
 from pathlib import Path
 
-#: Elsewhere monotonic time goes on, or nothing better is known.
+#: Absent outside Linux, where monotonic time advances during a suspend, or there is no better clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def steady() -> float:
-    """Return seconds since some moment in the past."""
+    """Return the seconds since a moment in the past, by a clock that cannot be set and that counts while suspended.
+
+    On Linux `time.monotonic` stands still while the machine is suspended. A lease measured by it would seem valid on a
+    broker that slept for an hour, although others have elected a new leader meanwhile. `time.monotonic` is right for
+    pauses, retries and whatever counts only while a process runs.
+    """
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
@@ -21,13 +26,13 @@ DESCRIPTORS_MAX = 1 << 20
 
 
 def limit() -> int:
-    """Return how many descriptors this process may have."""
+    """Return how many descriptors this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_limit() -> None:
-    """Let this process have as many descriptors as it may: many are started with no more than 1,024."""
+    """Raise the soft limit of descriptors to the hard one: many processes start with only 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -35,22 +40,25 @@ def raise_limit() -> None:
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return SIGTERM, SIGINT, and SIGHUP, which a closed terminal sends, unless it is ignored, as nohup has it."""
+    """Return the signals that end a process in order: SIGTERM, SIGINT, and SIGHUP unless nohup ignores it.
+
+    A closed terminal sends SIGHUP.
+    """
     always = (signal.SIGTERM, signal.SIGINT)
     return always if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*always, signal.SIGHUP)
 
 
-#: The home of a user without one, as container runtimes set it.
+#: The home of a user that has none, as container runtimes set it.
 ROOT = Path("/")
 
 
 def state_folder() -> Path:
-    """Return the folder for what is kept between runs; it need not exist, and perhaps cannot be made."""
+    """Return the folder for files kept between runs; it may be absent, and creating it may fail."""
     return _folder("XDG_STATE_HOME", ".local/state")
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again."""
+    """Return the folder for caches."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 
@@ -60,7 +68,7 @@ def _folder(variable: str, below_home: str) -> Path:
 
 
 def _home() -> Path:
-    """Return the home of this user, who may have neither HOME nor a name."""
+    """Return the home of this user; a container's user may have neither HOME nor a name."""
     try:
         return Path.home()
     except RuntimeError:

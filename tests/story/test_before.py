@@ -218,7 +218,7 @@ def test_a_table_that_is_left_out_later_is_named_because_it_is_captured_all_the_
     assert "although" not in pipeline.venus("check").out
     pipeline.source_options = 'exclude = ["lines"]'
     pipeline.configure()
-    sentence = "main.lines: is captured, although the configuration leaves it out"
+    sentence = "main.lines: is captured, although the configuration excludes it"
     assert sentence in pipeline.venus("install-triggers").out
     found = {f["where"]: f["message"] for f in pipeline.ask("check")["findings"]}
     assert found["main.lines"] in pipeline.venus("install-triggers").out

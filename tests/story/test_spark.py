@@ -59,7 +59,7 @@ def test_a_target_is_loaded_by_spark_while_the_source_is_away(pipeline: Pipeline
     answer = pipeline.venus("migrate", "--target", "second", "--engine", "spark", environ=AWAY)
 
     told = answer.err.splitlines()
-    assert "the source cannot be asked" in told[0]
+    assert "the source is unreachable" in told[0]
     assert told[1] == "Spark moves the rows (--engine spark)"
     assert all(line.startswith("loading target second: ") for line in told[2:]), told
     assert answer.out.splitlines()[-1].startswith(f"target second: {ROWS:,} rows in ")

@@ -58,7 +58,7 @@ def test_fills_that_have_ended_are_passed_on_once_and_those_that_go_on_always(
     ("circuit", "said"),
     [
         ("closed", "offset 7"),
-        ("open", "offset 7, the target is left alone for a while"),
+        ("open", "offset 7, the target is paused for a while"),
         ("half-open", "offset 7, the target is tried"),
     ],
 )

@@ -48,7 +48,7 @@ def test_what_held_tables_keep_is_in_the_target_s_row() -> None:
 
 
 def test_when_the_store_was_last_read_as_a_whole_is_shown() -> None:
-    line = "the broker last read its whole store 12 s ago: it is sound"
+    line = "the broker last read its whole store 12 s ago: no damage"
     assert line in shown(replace(HEALTHY, broker=replace(BROKER, scrub_age_s=12.0)))
     assert not [part for part in shown(HEALTHY) if "whole store" in str(part)]
 
@@ -175,7 +175,7 @@ def test_a_table_that_the_source_does_not_know_any_more_is_named() -> None:
     later = replace(TARGET.tables[0], table_id=3, name="main.later")
     found = replace(HEALTHY, targets=(replace(TARGET, tables=(*TARGET.tables, later)),))
     (said,) = found.released
-    assert said.startswith("main.later is not known to the source, which was put back to a time before it was captured")
+    assert said.startswith("main.later is not known to the source, which was restored to a time before its capture")
     assert not HEALTHY.released
     assert not replace(found, source=SourceView()).released
     assert not replace(found, source=SourceView(error="away")).released
@@ -244,7 +244,7 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
     assert mirror_shown(view) == (
         "mirror of home -> eu: cut off for 12 s; it had everything then; 2.0 KiB pulled: nobody answers"
     )
-    assert "it has everything" in mirror_shown(replace(view, state="following"))
+    assert "it is level" in mirror_shown(replace(view, state="following"))
     away = replace(view, state="following", nearest="north", away_s=75.0, not_back="it does not answer: no")
     assert mirror_shown(away).endswith("pulled: nobody answers; not from set north, the nearest, for 75 s: it does not "
                                        "answer: no")  # fmt: skip

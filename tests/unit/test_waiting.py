@@ -73,7 +73,7 @@ def test_a_wait_is_said_once_now_and_then_and_when_it_is_over() -> None:
     waits.found([f"broker: {FULL}"])
     waits.found([])
     waits.found([])
-    assert said[2:] == [f"waits: broker: {FULL}", "goes on: nothing is waited for any more"]
+    assert said[2:] == [f"waits: broker: {FULL}", "continues: nothing holds it up any more"]
 
 
 def test_a_fill_is_not_waited_for_where_only_an_operator_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,5 +2,5 @@
 
 from venus.cli import main
 
-if __name__ == "__main__":  # a loading process imports its parent's main module again
+if __name__ == "__main__":  # child processes of a load import this module again
     main()

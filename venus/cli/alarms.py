@@ -1,4 +1,4 @@
-"""`venus alarms`: the kinds of alarms, and whether messages arrive."""
+"""`venus alarms`: lists the kinds of alarms, and tests whether messages arrive."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ app = Commands(help="List the kinds of alarms; send a test message to their reci
 
 @app.command("rules")
 def rules(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
-    """List the kinds of alarms, when each is sent and to whom."""
+    """List the kinds of alarms, when each is sent and to which recipients."""
     from venus.alarm_rules import RULES, UNKNOWN
     from venus.alarms.recipients import addressees
 
     run = Invocation.of(ctx, config, as_json)
     run.needs_passwords = False
     alarms = run.settings.alarms
-    everybody = addressees(alarms)
+    recipients = addressees(alarms)
     found = []
     for rule in (*RULES, UNKNOWN):
         chosen = alarms.rule(rule.name)
         after_s = chosen.after_s or rule.lasts_s
-        told = [each.name for each in everybody if each.wants_rule(rule.name)]
+        names = [each.name for each in recipients if each.wants_rule(rule.name)]
         found.append(
             {
                 "rule": rule.name,
                 "says": rule.says,
                 "after_s": after_s,
                 "repeat_s": chosen.repeat_s or alarms.repeat_s,
-                "to": told,
+                "to": names,
             }
         )
     rows: list[tuple[object, ...]] = [
-        (each["rule"], each["says"], after(float(str(each["after_s"]))), ", ".join(told_of(each)) or "nobody")
+        (each["rule"], each["says"], after(float(str(each["after_s"]))), ", ".join(told_of(each)) or "no recipient")
         for each in found
     ]
-    run.out.answer({"rules": found}, table("kind", "when", "told after", "told to", rows=rows))
+    run.out.answer({"rules": found}, table("kind", "when", "sent after", "sent to", rows=rows))
     return 0
 
 
 def after(seconds: float) -> str:
-    """Return when somebody is told."""
+    """Format the delay before an alarm is sent."""
     return seconds_shown(seconds) if seconds else "at once"
 
 
 def told_of(found: dict[str, object]) -> list[str]:
     """Return the recipients of a listed rule."""
-    told = found["to"]
-    return [str(name) for name in told] if isinstance(told, list) else []
+    names = found["to"]
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 @app.command("test")
@@ -75,23 +75,23 @@ def send_test(
 
     run = Invocation.of(ctx, config, as_json)
     run.needs_passwords = False
-    everybody = addressees(run.settings.alarms)
-    if not everybody:
+    recipients = addressees(run.settings.alarms)
+    if not recipients:
         raise ConfigError(
             "there is no recipient of alarms: no [alarms.to.NAME] section",
-            hint="add one with a webhook, mail or command: venus.example.toml has them all",
+            hint="add one with a webhook, mail or command, as in venus.example.toml",
         )
-    names = [each.name for each in everybody]
+    names = [each.name for each in recipients]
     if to and to not in names:
         raise ConfigError(f"no recipient named {to!r}{nearest(to, names)}", hint="known: " + ", ".join(names))
-    found = [attempt(each) for each in everybody if to in ("", each.name)]
-    lines = [f"{each['to']}: {each['error'] or 'taken by ' + str(each['where'])}" for each in found]
+    found = [attempt(each) for each in recipients if to in ("", each.name)]
+    lines = [f"{each['to']}: {each['error'] or 'accepted by ' + str(each['where'])}" for each in found]
     run.out.answer({"sent": found}, *lines)
     return int(any(each["error"] for each in found))
 
 
 def attempt(addressee: Addressee) -> dict[str, str]:
-    """Send one recipient a message that is no alarm."""
+    """Send a test message to one recipient; return the outcome."""
     from venus.alarms.book import Alarm, Event, Message, Notice
 
     now_s = time.time()

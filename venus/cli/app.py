@@ -1,4 +1,7 @@
-"""The list of commands, grouped as an operator meets them, and the one place where failures are turned into words."""
+"""The list of commands, in the groups of `venus --help`, and the run of one command line with its audit record.
+
+Operators' commands that act on databases leave a line in an audit log; the broker records its own.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
     from venus.cli.invocation import Invocation
 
 
-#: Whatever changes something in an operator's name; `verify` only repairs if it is told to.
+#: Commands that change something in an operator's name; `verify` changes something only with --repair.
 COMMANDS = frozenset(
     {
         "venus cluster accept-loss",
@@ -81,7 +84,7 @@ REPAIRS = "venus verify"
 
 
 def record(invocation: Invocation, arguments: list[str], code: int) -> None:
-    """Write down who called what and how it ended, if it is one of these commands."""
+    """Write user, command line and outcome to the audit log, if it is one of these commands."""
     command = invocation.command
     if command not in COMMANDS and not (command == REPAIRS and "--repair" in arguments):
         return
@@ -96,13 +99,13 @@ def record(invocation: Invocation, arguments: list[str], code: int) -> None:
 
 
 def who() -> str:
-    """Return the user, and who became it by sudo."""
+    """Return the name of the user, and of the user behind sudo."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's user may have no name
         user = f"user {os.getuid()}"
-    behind = os.environ.get("SUDO_USER", "")
-    return f"{behind} as {user}" if behind and behind != user else user
+    caller = os.environ.get("SUDO_USER", "")
+    return f"{caller} as {user}" if caller and caller != user else user
 
 
 def _path(invocation: Invocation) -> Path:
@@ -131,7 +134,7 @@ def venus(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything to stderr.")] = False,
     log_format: LogFormatOption = "text",
 ) -> None:
-    """Take the options that every command has."""
+    """Handle the options that every command has."""
     invocation = Invocation.of(ctx, config, as_json)
     invocation.verbose = verbose
     invocation.choose_log_format(log_format)
@@ -200,6 +203,6 @@ def _run(arguments: list[str], invocation: Invocation) -> int:
         return stop.code if isinstance(stop.code, int) else 12
     except (Exception, KeyboardInterrupt) as error:
         return render(error, invocation)
-    if outcome == INTERRUPTED:  # what typer makes of Ctrl-C
+    if outcome == INTERRUPTED:  # the outcome of Ctrl-C in typer
         return render(KeyboardInterrupt(), invocation)
     return outcome if isinstance(outcome, int) else 0

@@ -1,4 +1,4 @@
-"""`venus assess`: what a source has, what VENUS carries of it, what that takes; before anything is installed."""
+"""`venus assess`: an inventory of a source, what VENUS carries of it, and a forecast; before anything is installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from venus.adapters.assess.report import Assessed, Assessment
 
-#: Lines of tables on a terminal; the rest is counted, and complete with --json and --html.
+#: Maximum of table lines on a terminal; the rest is counted. --json and --html are complete.
 SHOWN_MAX = 40
 NAMES_MAX = 6
 
@@ -40,7 +40,7 @@ def assess(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Report what the source has, what VENUS carries of it, and how long fill and cut-over will take. Reads only.
+    """Report what the source contains, what VENUS carries of it, and how long fill and cut-over will take. Reads only.
 
     Needs only [source] of the configuration, and nothing installed anywhere. Besides the dictionary and the statistics
     it reads up to 2,000 rows of each table. Run it where the broker and the adapters will run: the forecast measures
@@ -66,7 +66,7 @@ def assess(
 
 
 def write_script(found: Assessment, file: Path) -> None:
-    """Write the statements, replacing the file."""
+    """Write the statements to a file, replacing it."""
     try:
         file.write_text(found.script or "-- nothing blocks\n", encoding="utf-8")
     except OSError as error:
@@ -74,7 +74,7 @@ def write_script(found: Assessment, file: Path) -> None:
 
 
 def shown(found: Assessment) -> list[RenderableType]:
-    """Return the report for a terminal."""
+    """Format the report for a terminal."""
     from venus.adapters.assess.html import verdict
 
     lines: list[RenderableType] = [f"{found.title}, assessed on {found.taken_at}", ""]

@@ -1,4 +1,4 @@
-"""`venus broker`: the middleware's own process."""
+"""`venus broker`: runs a broker process, or checks its data directory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def broker(
 
 
 def _check(run: Invocation) -> int:
-    """Read a data directory as a whole, a line for each thing that was checked."""
+    """Read a whole data directory; report a line for each check."""
     from venus.broker.snapshot import offline
 
     data_dir = run.settings.broker.data_dir.resolve()

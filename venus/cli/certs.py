@@ -30,7 +30,7 @@ HostOption = Annotated[
     list[str] | None,
     typer.Option("--host", metavar="HOST", help="A name or address by which clients reach a broker; may be repeated."),
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Who it is for; also the name of the files.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its common name; also the name of the files.")]
 
 
 @app.command()
@@ -42,7 +42,7 @@ def init(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Create a private authority: ca.crt, which every process gets, and ca.key, which none gets."""
+    """Create a private authority: ca.crt for every process, and ca.key, which no process gets."""
     from venus.security.authority import CA_KEY, begin
 
     run = Invocation.of(ctx, config, as_json)
@@ -91,7 +91,7 @@ def show(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show whom certificates are for, their roles, and when they expire. Exit code 1 if one is not valid now."""
+    """Show the names, roles and expiry of certificates. Exit code 1 if one is not valid now."""
     from venus.security import pem
     from venus.security.identify import roles_in
 
@@ -121,7 +121,7 @@ def show(
 @app.command()
 def token(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who shows it; one word.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the client; one word.")],
     role: RoleOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -1,4 +1,4 @@
-"""`venus cluster status`: which brokers live and who leads, as the coordinator knows it; brokers are not asked."""
+"""`venus cluster status` and `policy`: brokers, leaders and policies, from the coordinator alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from venus.coordination.etcd import EtcdCoordinator
     from venus.replication.records import Installing, Leadership, LiveBroker, LossWindow
 
-#: An election of etcd's own is waited for.
+#: Long enough for an election within etcd.
 ETCD_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.2
 
@@ -32,7 +32,7 @@ app = Commands(
 
 @contextmanager
 def coordinator_of(settings: Settings) -> Iterator[EtcdCoordinator]:
-    """Connect to the coordinator of the configured cluster. Raises ConfigError if there is none, or etcd has not."""
+    """Connect to the coordinator of the configured cluster. Raises ConfigError if there is none, or none at etcd."""
     from venus.coordination.etcd import EtcdCoordinator
     from venus.coordination.login import login_of
 
@@ -112,7 +112,7 @@ def policy(
     """Set what a business does when too few of its replicas are alive; takes effect within a second.
 
     Under `consistency` writes are refused until enough replicas are in sync. Under `availability` the brokers that
-    are alive go on; what that may have lost is shown until `venus verify --repair` closes it.
+    are alive continue; what that may have lost is shown until `venus verify --repair` closes it.
     """
     from venus.coordination.changes import switch
     from venus.replication.records import Policy
@@ -126,7 +126,7 @@ def policy(
         before, after = switch(coordinator, business, Policy(wanted), run.settings.cluster.min_in_sync)
     same = before == after
     needed = f"{after.min_in_sync} replica{'s' if after.min_in_sync > 1 else ''} in sync for a write"
-    said = f"{business} {'has' if same else 'now has'} the policy {after.policy.value}: it needs {needed}"
+    line = f"{business} {'has' if same else 'now has'} the policy {after.policy.value}: it needs {needed}"
     document = {
         "business": business,
         "policy": after.policy.value,
@@ -135,8 +135,8 @@ def policy(
         "changed": not same,
     }
     short = len(after.in_sync) < after.min_in_sync
-    waiting = f"! {len(after.in_sync)} of them {'are' if len(after.in_sync) != 1 else 'is'} there: writes are refused"
-    run.out.answer(document, said, *([f"{waiting} until more have caught up"] if short else []))
+    waiting = f"! {len(after.in_sync)} of them {'are' if len(after.in_sync) != 1 else 'is'} in sync: writes are refused"
+    run.out.answer(document, line, *([f"{waiting} until more have caught up"] if short else []))
     return 0
 
 
@@ -172,7 +172,7 @@ def _business(found: Leadership) -> dict[str, Any]:
 
 
 def loss(window: LossWindow) -> dict[str, Any]:
-    """Return what an unclean election may have lost, as the commands answer it."""
+    """Return the JSON document of what an unclean election may have lost."""
     return {
         "term": window.term,
         "first_offset": window.first_offset,
@@ -185,7 +185,7 @@ def loss(window: LossWindow) -> dict[str, Any]:
 
 
 def installing_shown(broker: str, found: Installing) -> str:
-    """Return how far an installation has come, for people."""
+    """Describe the progress of an installation."""
     from venus.figures import bytes_shown, seconds_shown
 
     expected = f" of about {found.records_expected:,}" if found.records_expected else ""

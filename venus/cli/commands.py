@@ -1,7 +1,7 @@
-"""How the command line is put together: plain help in the terminal's width, commands under headings.
+"""Base of the command line: plain help in the terminal's width, with commands under headings.
 
-Typer's own help reads `[broker]` in a text as markup and drops it, calls a flag `<bool>` and needs Rich, which takes
-longer to import than the rest of a command that only shows help.
+Typer's own help reads `[broker]` in a text as markup and drops it, and calls a flag `<bool>`. It needs Rich, which
+takes longer to import than everything else that help needs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typer.core import TyperCommand, TyperGroup
 
 #: Help is not wider than this: longer lines are hard to read.
 COLUMNS_MAX = 100
-#: The first sentence of a command's help is its line in a list, whole.
+#: Maximum length of the first sentence of a command's help, which is its line in a list.
 SUMMARY_MAX = 200
-#: Below this a column of its own for the explanations would hold single words.
+#: Below this width a column for the explanations would hold single words.
 COLUMNS_TWO_MIN = 60
 
 #: Typer's word for an argument's type, in Python's terms.
@@ -29,7 +29,7 @@ _Formatter: type[Any] = _Context.formatter_class
 
 
 class Formatter(_Formatter):  # type: ignore[misc]
-    """Writes names and explanations side by side, on a narrow terminal one below the other."""
+    """Formatter of help: names and explanations side by side, on a narrow terminal one below the other."""
 
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
         rows = [(_TYPE.sub("", name), explanation) for name, explanation in rows]
@@ -54,7 +54,7 @@ class Command(TyperCommand):
     context_class = Context
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; tell an error about an option without its value which command it is about: whose help to read."""
+        """Parse the arguments; add the command to an error that lacks it, so that its hint names the right help."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -64,7 +64,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command of commands: in the help they stand under the headings that they were given."""
+    """A command with subcommands, which its help lists under their headings."""
 
     context_class = Context
 
@@ -84,7 +84,7 @@ class Group(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """A set of commands whose help is plain text."""
+    """A set of commands with plain-text help."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
@@ -97,5 +97,5 @@ class Commands(typer.Typer):
 
 
 def columns() -> int:
-    """Return how wide help may be."""
+    """Return the width of help."""
     return max(20, min(shutil.get_terminal_size().columns, COLUMNS_MAX))

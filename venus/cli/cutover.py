@@ -1,4 +1,4 @@
-"""`venus cutover`: make a target the application's own database, with a certificate; rehearse it; take it back."""
+"""`venus cutover`: makes a target the application's own database, with a certificate; rehearses or undoes that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSED = 3
 Rehearse = Annotated[
     bool, typer.Option("--rehearse", help="Do everything but the last step, and list everything that blocks it.")
 ]
-Undo = Annotated[bool, typer.Option("--undo", help="Return the target to VENUS, if nobody has written to it since.")]
+Undo = Annotated[bool, typer.Option("--undo", help="Return the target to VENUS, if it has not been written to since.")]
 LeaveInvalid = Annotated[
     bool, typer.Option("--leave-invalid", help="Enforce foreign keys that rows violate for new rows only.")
 ]
@@ -41,10 +41,10 @@ LeaveDifferences = Annotated[
     typer.Option("--leave-differences", help="Accept that the target lacks constraints or columns of the source."),
 ]
 Wait = Annotated[
-    float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until everything has arrived.")
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until all changes have arrived.")
 ]
 Quiet = Annotated[
-    float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long nobody may have written to the source.")
+    float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long the source must have been without writes.")
 ]
 CertificateFile = Annotated[
     Path | None,
@@ -101,17 +101,17 @@ def cutover(
 
 
 def writable(base: Path) -> Path:
-    """Return where the certificate goes; refuse before anything is done if nobody can write there."""
+    """Return the base path of the certificate. Raises ConfigError, before anything is done, if it is not writable."""
     base = base.with_suffix("") if base.suffix in (".json", ".txt") else base
     if not base.parent.is_dir() or not os.access(base.parent, os.W_OK):
         raise ConfigError(
-            f"the certificate cannot be written to {base.parent}", hint="name a place: --certificate FILE"
+            f"the certificate cannot be written to {base.parent}", hint="name another file: --certificate FILE"
         )
     return base
 
 
 def head(settings: Settings, target: str) -> dict[str, Any]:
-    """Return who makes the certificate, when, and between which databases; passwords masked."""
+    """Return the head of the certificate: user, time and databases; passwords masked."""
     from venus import __version__
     from venus.figures import masked
 
@@ -125,7 +125,7 @@ def head(settings: Settings, target: str) -> dict[str, Any]:
 
 
 def answer(run: Invocation, settings: Settings, target: str, outcome: Outcome, base: Path) -> int:
-    """Write the certificate, and say what to do next."""
+    """Write the certificate, and print the next steps."""
     import json
 
     from venus.adapters.cutover.certificate import text
@@ -156,7 +156,7 @@ def answer(run: Invocation, settings: Settings, target: str, outcome: Outcome, b
 
 
 def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
-    """Return what an operator does now."""
+    """Return the next steps of the operator."""
     from venus.figures import masked
 
     url = masked(settings.targets[target].url.get_secret_value())
@@ -165,7 +165,7 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
         f"target {target} {done}. Next:",
         f"  1. point the application at {url} and let it write",
         "  2. watch `venus status`: it names late writes at the source, which are no longer carried over",
-        f"  3. back, as long as nobody has written to the target: `venus cutover --target {target} --undo`",
+        f"  3. back, as long as the target has not been written to: `venus cutover --target {target} --undo`",
         "  4. for good: stop `venus sync`, `venus uninstall-triggers`, "
         f"`venus forget --target {target} --yes`, stop the broker",
     ]

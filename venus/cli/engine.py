@@ -1,7 +1,7 @@
-"""`--engine auto|local|spark`: who runs the tasks of a load or a comparison. The one place where that is decided.
+"""`--engine auto|local|spark`: the choice of the runner for the tasks of a load or a comparison.
 
-`auto` takes Spark where the configuration names a master or a Spark Connect server, where spark-submit has started
-this process, and for so much work on this machine that Spark's start does not count (spark.auto_rows_min).
+`auto` takes Spark if the configuration names a master or a Spark Connect server, or if spark-submit has started this
+process. On this machine it takes Spark for work so large that its start does not matter (spark.auto_rows_min).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ R = TypeVar("R")
 
 ENGINES = ("auto", "local", "spark")
 EngineOption = Annotated[
-    str, typer.Option("--engine", metavar="|".join(ENGINES), help="Who moves the rows: processes here, or Spark.")
+    str, typer.Option("--engine", metavar="|".join(ENGINES), help="What moves the rows: processes here, or Spark.")
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What was chosen, and why."""
+    """The chosen runner, and the reason."""
 
     name: str
     why: str
@@ -38,7 +38,7 @@ class Engine:
 
 
 def require_engine(settings: Settings, engine: str) -> None:
-    """Refuse an engine that is not there, before anything has been done. Raises ConfigError."""
+    """Refuse an unavailable engine before anything has been done. Raises ConfigError."""
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: invalid engine", hint=f"one of {', '.join(ENGINES)}")
     if engine == "spark" or (engine == "auto" and _configured(settings)):
@@ -50,7 +50,7 @@ def require_engine(settings: Settings, engine: str) -> None:
 
 @contextmanager
 def choose_runner(settings: Settings, engine: str, rows: int = 0) -> Iterator[Engine]:
-    """Yield who runs work on about `rows` rows. Spark is started with the first task, and ended with the context."""
+    """Yield the runner for work on about `rows` rows. Spark starts with the first task and ends with the context."""
     with choosing(settings, engine) as choice:
         runner = choice(rows)
         yield Engine(name=choice.name, why=choice.why, runner=runner)
@@ -58,14 +58,14 @@ def choose_runner(settings: Settings, engine: str, rows: int = 0) -> Iterator[En
 
 @contextmanager
 def choosing(settings: Settings, engine: str, say: Callable[[str], None] | None = None) -> Iterator[Choice]:
-    """Yield something to ask for a runner once it is known how many rows there are; what it starts ends with it."""
+    """Yield a factory of runners, to call once the number of rows is known; what it starts ends with the context."""
     require_engine(settings, engine)
     with ExitStack() as stack:
         yield Choice(settings, engine, stack, say)
 
 
 class Choice:
-    """Asked with a number of rows, returns who runs the work on them."""
+    """Factory that returns the runner for a number of rows."""
 
     def __init__(self, settings: Settings, engine: str, stack: ExitStack, say: Callable[[str], None] | None) -> None:
         self._settings = settings
@@ -76,7 +76,7 @@ class Choice:
         self.why = ""
 
     def __call__(self, rows: int) -> Runner:
-        """Choose."""
+        """Return the runner for about `rows` rows."""
         from venus.adapters.running import LocalRunner
 
         self.why = _why_spark(self._settings, self._engine, rows)
@@ -110,7 +110,7 @@ def _configured(settings: Settings) -> str:
 
 
 def spark_usable(settings: Settings) -> bool:
-    """Say whether Spark could be started; where nobody insists on it, processes of this machine do."""
+    """Return whether Spark can be started; without an explicit choice, processes of this machine do the work."""
     from venus.spark.session import require_spark
 
     try:
@@ -121,7 +121,7 @@ def spark_usable(settings: Settings) -> bool:
 
 
 class _StartsWithWork:
-    """A runner whose session starts when there is something to run: a target may be loaded already."""
+    """Runner whose Spark session starts with the first task: a target may be loaded already."""
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""How a command fails: one line, one hint, one exit code; never a traceback, never a secret.
+"""Failure of a command: one line, one hint, one exit code; never a traceback, never a secret.
 
 | code | meaning |
 |---|---|
@@ -33,19 +33,19 @@ from venus.suggest import line_of
 from venus.user_folders import state_folder
 
 INTERRUPTED = 130
-#: What a shell says of a command that SIGPIPE has ended.
+#: The code that a shell reports for a command ended by SIGPIPE.
 READER_GONE = 141
 UNEXPECTED = 12
-#: How a message about the url of a target begins.
+#: The beginning of a message about the url of a target.
 _URL_OF_TARGET = re.compile(r"targets\.[^.\s]+\.url\b")
-#: Files of earlier failures: a loop that fails at once is started every half minute.
+#: Maximum number of reports: a loop that fails at once is restarted every half minute.
 REPORTS_KEPT = 20
-#: typer carries its own copy of click, or uses click's, by version: this is ClickException of whichever it is.
+#: ClickException of the click that typer uses: some versions of typer contain a copy of click.
 UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def render(error: BaseException, invocation: Invocation) -> int:
-    """Write what went wrong and return the exit code."""
+    """Print an error and return the exit code."""
     message, hint, code = explain(error, invocation)
     hint = sentence(hint)
     if invocation.supervised:
@@ -66,9 +66,9 @@ def render(error: BaseException, invocation: Invocation) -> int:
 
 
 def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int]:
-    """Return one line, one hint (or nothing) and the exit code."""
+    """Return the message and the hint of an error, a line each, and the exit code."""
     redact = invocation.redactor
-    if isinstance(error, LoginRefused | ConfigError):  # the database is there and says no: the configuration is wrong
+    if isinstance(error, LoginRefused | ConfigError):  # the database answers and refuses: the configuration is wrong
         return one_line(redact(f"{url_place(str(error), invocation)}{error}")), one_line(redact(error.hint)), 2
     if isinstance(error, VenusError):
         return one_line(redact(str(error))), one_line(redact(error.hint)), error.exit_code
@@ -81,24 +81,24 @@ def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int
 
 
 def complaints_of(error: BaseException, invocation: Invocation) -> list[str]:
-    """Return a line for each mistake of a configuration; empty = the message says it all."""
+    """Return a line for each mistake of a configuration; empty if the message is complete."""
     found = error.complaints if isinstance(error, ConfigError) else ()
     return [one_line(invocation.redactor(complaint)) for complaint in found]
 
 
 def url_place(message: str, invocation: Invocation) -> str:
-    """Return `venus.toml:3: source.url: ` of the database that a message is about, as far as it can be told.
+    """Return `venus.toml:3: source.url: ` of the database that a message is about; empty if that is unclear.
 
-    Of one that names the option itself, only where that is.
+    A message that names the option itself gets only the line.
     """
     if message.startswith("[source] url"):
         return option_place("source.url", invocation).removesuffix("source.url: ")
-    if named := _URL_OF_TARGET.match(message):  # the settings are perhaps not to be had
+    if named := _URL_OF_TARGET.match(message):  # the settings may be unreadable
         return option_place(named[0], invocation).removesuffix(f"{named[0]}: ")
     if message.startswith("source "):
         return option_place("source.url", invocation)
     if not message.startswith("target "):
-        return ""  # perhaps of the configuration itself, which is then not to be had
+        return ""  # perhaps about the configuration itself, which is unreadable then
     for name, target in invocation.settings.targets.items():
         bare = masked(target.url.get_secret_value()).partition("://")[2].partition("?")[0]
         if bare and bare in message:
@@ -118,12 +118,12 @@ def option_place(key: str, invocation: Invocation) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text with its line ends taken out."""
+    """Join the lines of a text with semicolons."""
     return "; ".join(part.strip() for part in text.splitlines() if part.strip())
 
 
 def usage_message(error: Exception) -> str:
-    """Return what is wrong with the call; what is proposed instead is what the help lists."""
+    """Return the message of a usage error; it suggests only options that the help lists."""
     message = str(getattr(error, "message", "") or getattr(error, "format_message", error.__str__)())
     proposed = getattr(error, "possibilities", None)
     if not proposed:
@@ -135,13 +135,13 @@ def usage_message(error: Exception) -> str:
 
 
 def usage_hint(error: Exception) -> str:
-    """Return where to read on."""
+    """Return the help command to read."""
     context = getattr(error, "ctx", None)
     return f"see `{context.command_path} --help`" if context is not None else "see `venus --help`"
 
 
 def write_report(error: BaseException, invocation: Invocation) -> Path:
-    """Keep the traceback in a file of its own, readable by its owner only."""
+    """Write the traceback to a new file that only its owner can read; return its path."""
     text = invocation.redactor("".join(traceback.format_exception(error)))
     state = state_folder()
     name = f"failure-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
@@ -152,7 +152,7 @@ def write_report(error: BaseException, invocation: Invocation) -> Path:
                 file.write(text)
         except OSError:
             continue
-        if folder == state:  # the other one is not ours alone
+        if folder == state:  # the temporary folder belongs to all users
             _remove_old(state)
         return folder / name
     return Path("(nowhere: no folder is writable)")

@@ -1,4 +1,4 @@
-"""What `venus verify` found, for people and for machines."""
+"""The findings of `venus verify`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from venus.adapters.verify.findings import Difference, Result, TableResult
     from venus.adapters.verify.repair import Repaired
 
-#: Lines of findings on a terminal; the rest is counted, and complete with --json, --html, --parquet.
+#: Maximum of findings on a terminal; the rest is counted. --json, --html and --parquet are complete.
 SHOWN_MAX = 30
 VALUE_CHARACTERS = 60
 FORMAT = "venus-diff/1"
 
 
 def tables_shown(result: Result) -> RenderableType:
-    """Return a line for each table."""
+    """Build a table with a line for each compared table."""
     rows: list[tuple[object, ...]] = [
         (
             t.table,
@@ -41,7 +41,7 @@ def tables_shown(result: Result) -> RenderableType:
 
 
 def findings_shown(differences: list[Difference]) -> RenderableType:
-    """Return the findings, a line for each differing column."""
+    """Build a table of the findings, with a line for each differing column."""
     rows: list[tuple[object, ...]] = []
     for d in differences[:SHOWN_MAX]:
         what = f"{d.kind.value}" + (f" ({d.note})" if d.note else "")
@@ -56,12 +56,12 @@ def findings_shown(differences: list[Difference]) -> RenderableType:
 
 
 def key_shown(key: dict[str, str]) -> str:
-    """Return a key in one line."""
+    """Format a key in one line."""
     return ", ".join(f"{name}={value[:VALUE_CHARACTERS]}" for name, value in key.items())
 
 
 def value_shown(value: str | bytes | None) -> str:
-    """Return a value, cut."""
+    """Format a value, cut to a maximum length."""
     from venus.adapters.verify.findings import shown
 
     text = shown(value)
@@ -71,14 +71,14 @@ def value_shown(value: str | bytes | None) -> str:
 
 
 def verdict_word(result: Result, repaired: Repaired | None, code: int) -> str:
-    """Return what the exit code says, in a word: after a repair, how things are now."""
+    """Return the exit code as a word; after a repair it describes the state now."""
     if code == 0 and repaired is not None and result.differences:
         return "repaired"
     return "undecided" if code == 3 else result.verdict.name.lower()
 
 
 def verdict_line(result: Result, word: str) -> str:
-    """Return the last line, the only one that many will read."""
+    """Return the last line, which summarises the result."""
     compared = f"{counted(result.rows, 'row')} compared in {seconds_shown(result.seconds)}, {result.moved:,} moved"
     part = f" (a sample of {result.sample:.1%})" if result.sample < 1 else ""
     faults = sorted({d.fault.value for d in result.differences})
@@ -92,7 +92,7 @@ def verdict_line(result: Result, word: str) -> str:
 
 
 def document(result: Result, repaired: Repaired | None, code: int) -> dict[str, Any]:
-    """Return everything for machines."""
+    """Return the complete JSON document."""
     found = {
         "format": FORMAT,
         "verdict": verdict_word(result, repaired, code),

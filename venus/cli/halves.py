@@ -1,7 +1,7 @@
-"""`venus half`: half messages that nobody has decided, and the operator's decision (VENUS 3.3, message review).
+"""`venus half`: undecided half messages, and the operator's decision on them (VENUS 3.3, message review).
 
-The broker never throws a half message away by itself. A producer that is alive answers the review; one that will not
-come back leaves the decision to a person, who looks into the source's batch table first.
+The broker never discards a half message by itself. A live producer answers the review. If a producer will not come
+back, the operator decides, after a look into the source's batch table.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ YesOption = Annotated[
 
 
 def business_status(run: Invocation) -> BusinessStatus:
-    """Ask the broker for the configured business; one that it does not know yet has no half message."""
+    """Read the status of the configured business; an unknown business has no half message."""
     return looked_at(run)[0]
 
 
 def looked_at(run: Invocation) -> tuple[BusinessStatus, int]:
-    """Return the configured business and when the broker said this, by its own clock."""
+    """Read the status of the configured business, and the time of it by the broker's clock."""
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
     from venus.wire.broker_pb2 import BusinessStatus
@@ -78,7 +78,7 @@ def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
     ]
     shown = [table("batch", "rows", "size", "age", "reviews", rows=rows)] if rows else ["no undecided half message"]
     more = found.halves_total - len(halves)
-    behind = [f"and {counted(more, 'half message')} behind these"] if more > 0 else []
+    behind = [f"and {counted(more, 'half message')} after these"] if more > 0 else []
     run.out.answer(document, *shown, *behind, *[f"ALARM {alarm}" for alarm in found.alarms])
     return 1 if found.alarms else 0
 
@@ -91,7 +91,7 @@ def commit(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Commit every undecided half message up to BATCH, in the producer's place."""
+    """Commit every undecided half message up to BATCH, instead of the producer."""
     return decide(Invocation.of(ctx, config, as_json), batch, Verdict.COMMIT, yes)
 
 
@@ -103,19 +103,19 @@ def rollback(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Roll back every undecided half message from BATCH on, in the producer's place; nothing is lost at the source."""
+    """Roll back every undecided half message from BATCH on, instead of the producer; the source loses nothing."""
     return decide(Invocation.of(ctx, config, as_json), batch, Verdict.ROLLBACK, yes)
 
 
 def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
-    """Give the operator's verdict. Refused while a producer that can answer by itself is connected."""
+    """Send the operator's verdict. The broker refuses it while a producer that can answer is connected."""
     from venus.errors import Refused
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
     found = business_status(run)
     undecided = [half.batch_no for half in found.halves]
-    if batch not in undecided and found.halves_total <= len(undecided):  # of more the broker itself knows
+    if batch not in undecided and found.halves_total <= len(undecided):  # only the broker knows the rest
         named = ", ".join(map(str, undecided)) or "none"
         raise ConfigError(f"batch {batch} is not undecided", hint=f"undecided: {named}")
     if not yes:

@@ -1,4 +1,4 @@
-"""`venus init`: a first configuration, written after a look at both databases. Reads only, but for that file."""
+"""`venus init`: writes a first configuration after checking both databases, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from venus.model import Finding
 
 TARGET = "main"
-#: How many tables are named; `venus check` lists all of them.
+#: Maximum number of tables that are named; `venus check` lists all of them.
 NAMED_MAX = 5
 FILE = """\
 # Written by `venus init`. `venus config --example` prints every option with its default and what it does.
@@ -37,12 +37,12 @@ FILE = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """One of the two, as it was found."""
+    """The source or the target, as checked."""
 
     option: str
     #: The URL without its password.
     url: str
-    #: The variable that has to hold the whole URL, empty if there is no password in it.
+    #: The environment variable for the whole URL; empty if it has no password.
     variable: str
     kind: str
     findings: tuple[Finding, ...]
@@ -55,7 +55,7 @@ def init(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Look at both databases and write a first venus.toml; never overwrites one, changes nothing else.
+    """Check both databases and write a first venus.toml. It overwrites no file and changes nothing else.
 
     Passwords do not go into the file: it says which variables of the environment to set. A URL is sqlite:///FILE,
     postgresql://USER@HOST/NAME, mysql+pymysql://USER@HOST/NAME or oracle+oracledb://USER@HOST/NAME (NAME of a SID, or
@@ -67,7 +67,7 @@ def init(
     file = run.config or DEFAULT_FILE
     refuse_existing(file)
     settings = settings_of(source, target)
-    run.settings = settings  # messages are looked up in it, and lose its passwords
+    run.settings = settings  # for the place of a message, and for masking its passwords
     run.redactor.learn(settings)
     names, found_source = look_at_source(settings)
     found_target = look_at_target(settings)
@@ -77,13 +77,13 @@ def init(
 
 
 def refuse_existing(file: Path) -> None:
-    """Raise ConfigError if the file is there: it is perhaps all that somebody has."""
+    """Raise ConfigError if the file exists: it may be the only configuration of the user."""
     if file.exists() or file.is_symlink():
         raise ConfigError(f"{file} exists, and is not overwritten", hint="name a new file with -c FILE")
 
 
 def settings_of(source: str, target: str) -> Settings:
-    """Return what the two URLs say, with defaults for everything else. Raises ConfigError."""
+    """Return settings with the two URLs and defaults for everything else. Raises ConfigError."""
     from pydantic import SecretStr
 
     from venus.adapters.dialects.registry import dialect_of
@@ -97,7 +97,7 @@ def settings_of(source: str, target: str) -> Settings:
 
 
 def look_at_source(settings: Settings) -> tuple[list[str], Database]:
-    """Return the names of the source's tables, and what `venus check` would say of it."""
+    """Read the names of the source's tables, and its findings of `venus check`."""
     with opened_source(settings) as source:
         names = [schema.qualified for schema in source.tables(["*"], [])]
         findings = tuple(source.check(["*"], []))
@@ -106,7 +106,7 @@ def look_at_source(settings: Settings) -> tuple[list[str], Database]:
 
 
 def look_at_target(settings: Settings) -> Database:
-    """Return the target, if it can be reached. Raises ConfigError or DatabaseUnavailable."""
+    """Read the target and its findings. Raises ConfigError or DatabaseUnavailable."""
     from venus.adapters.targets.registry import open_target
 
     target = open_target(settings, TARGET)
@@ -120,14 +120,14 @@ def look_at_target(settings: Settings) -> Database:
 
 
 def found(option: str, url: str, kind: str, findings: tuple[Finding, ...]) -> Database:
-    """Return a database without the password of its URL."""
+    """Build a database without the password of its URL."""
     bare = without_password(url)
     variable = "" if bare == url else f"VENUS_{option.replace('.', '__').upper()}"
     return Database(option=option, url=bare, variable=variable, kind=kind, findings=findings)
 
 
 def without_password(url: str) -> str:
-    """Return the URL as it may stand in a file."""
+    """Return the URL without its secrets."""
     from sqlalchemy import make_url
 
     from venus.figures import masked
@@ -140,12 +140,12 @@ def without_password(url: str) -> str:
 
 
 def text_of(source: Database, target: Database) -> str:
-    """Return the file."""
+    """Return the text of the file."""
     return FILE.format(source=option_of(source), goal=option_of(target), target=TARGET)
 
 
 def option_of(database: Database) -> str:
-    """Return the line with the URL, and where its password comes from."""
+    """Return the line with the URL, and a comment on the source of its password."""
     line = f"url = {json.dumps(database.url, ensure_ascii=False)}"
     if not database.variable:
         return line
@@ -153,10 +153,10 @@ def option_of(database: Database) -> str:
 
 
 def write(file: Path, text: str) -> None:
-    """Write the file, unless another one has appeared meanwhile. Raises ConfigError."""
+    """Write the file. Raises ConfigError if it exists by now."""
     try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as made:
-            made.write(text)
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as opened:
+            opened.write(text)
     except FileExistsError:
         refuse_existing(file)
     except OSError as error:
@@ -164,7 +164,7 @@ def write(file: Path, text: str) -> None:
 
 
 def show(run: Invocation, file: Path, names: list[str], databases: tuple[Database, Database]) -> None:
-    """Say what was found and what to type next."""
+    """Print the findings and the next commands."""
     findings = [finding for database in databases for finding in database.findings]
     variables = {
         database.variable: database.url.replace("@", ":PASSWORD@", 1) for database in databases if database.variable
@@ -194,13 +194,13 @@ def show(run: Invocation, file: Path, names: list[str], databases: tuple[Databas
 
 
 def next_commands(file: Path, is_named: bool) -> list[tuple[str, str]]:
-    """Return what to type next, and why."""
+    """Return the next commands, each with its purpose."""
     option = f" -c {shlex.quote(str(file))}" if is_named else ""
     return [
         (f"venus check{option}", "all findings, with what to do about them"),
         (f"venus install-triggers --dry-run{option}", "the SQL, to read before it runs"),
         (f"venus install-triggers{option}", "from here on changes are captured"),
-        (f"venus broker{option} &", "carries and keeps the changes"),
+        (f"venus broker{option} &", "stores and passes on the changes"),
         (f"venus migrate{option}", "loads all rows, while the source is in use"),
         (f"venus sync{option}", "keeps the target equal, until SIGTERM"),
     ]

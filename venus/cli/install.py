@@ -1,6 +1,6 @@
-"""`venus check`, `install-triggers`: what happens at the source before anything is captured.
+"""`venus check` and `install-triggers`: check source and targets, and install the triggers at the source.
 
-The statements themselves belong to the dialects (adapters/dialects/); here they are only counted and shown.
+The dialects (adapters/dialects/) build the statements; these commands count and print them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import table
 from venus.conditions import MATCHES
 from venus.errors import ConfigError, Refused, VenusError
-from venus.model import counted
+from venus.model import Finding, counted
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
@@ -24,18 +24,11 @@ if TYPE_CHECKING:
 
     from venus.adapters.dialects.contract import InstallStep, RegisteredTable, Source
     from venus.config import Settings
-    from venus.model import Finding
-from typing import TYPE_CHECKING
-
-from venus.model import Finding
-
-if TYPE_CHECKING:
-    from venus.config import Settings
-    from venus.model import TableSchema
+    from venus.model import Finding, TableSchema
 
 
 def check_targets(settings: Settings, schemas: list[TableSchema]) -> list[Finding]:
-    """Ask every target about these tables; what cannot be reached is a finding, not a failure."""
+    """Check every target for these tables; an unreachable target is a finding, not a failure."""
     from venus.adapters.targets.registry import open_target
 
     found = []
@@ -64,16 +57,16 @@ TypeMapOption = Annotated[
         " removes it. Types: docs/oracle/TYPES.md",
     ),
 ]
-#: What to do about a table that was made since the installation.
+#: The remedy for a table that was created after the installation.
 CAPTURES = "`venus install-triggers` captures it, or exclude the table in [source] exclude"
-#: Where a finding is that only matters to whoever creates something.
+#: The place of findings that matter only to the user that creates objects.
 PRIVILEGES = "privileges"
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")]
 
 
 @contextmanager
 def opened_source(settings: Settings, type_map: list[str] | None = None) -> Iterator[Source]:
-    """Open the configured source, and close it whatever happens; `type_map` as `--type-map` has it."""
+    """Open the configured source, and close it at the end; `type_map` has the values of `--type-map`."""
     from venus.adapters.dialects.registry import open_source
     from venus.config import require_source
 
@@ -86,7 +79,7 @@ def opened_source(settings: Settings, type_map: list[str] | None = None) -> Iter
 
 
 def _way(asked: str) -> tuple[str, str]:
-    """Split what --type-map was given."""
+    """Split a value of --type-map."""
     name, _, to = asked.rpartition("=")
     is_type = name.strip().endswith(")")  # all columns of a type: RAW(16)
     if not to.strip() or not (is_type or all(name.strip().rpartition(".")[::2])):
@@ -137,7 +130,7 @@ def check(
 
 
 def show_key_script(run: Invocation, findings: list[Finding], *, transactional: bool) -> int:
-    """Print what gives tables a key; the rest of what blocks is a remark in it."""
+    """Print the statements that add missing keys; other blocking findings are comments in it."""
     from venus.cli.keyscript import key_script
 
     if run.json:
@@ -153,7 +146,9 @@ def install_triggers(
     dry_run: DryRun = False,
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", help="Create nothing: check what somebody ran from --dry-run, and go on. Oracle only."),
+        typer.Option(
+            "--adopt", help="Create nothing: check that the script of --dry-run was run, and continue. Oracle only."
+        ),
     ] = False,
     mode: ModeOption = None,
     type_map: TypeMapOption = None,
@@ -175,7 +170,7 @@ def install_triggers(
     include, exclude = settings.source.tables, settings.source.exclude
     with opened_source(settings, type_map) as source:
         check_patterns(settings, source)
-        # the user of the script had the privileges; this one may have none of them any more
+        # the user of the script had the privileges; the present user may lack them
         refused = refused_tables(source, settings, but=PRIVILEGES if adopt else "")
         exclude = (*exclude, *map(exact_pattern, refused))
         if dry_run:
@@ -202,16 +197,16 @@ def install_triggers(
 
 
 def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
-    said = f"capturing {counted(len(registered), 'table')}"
+    summary = f"capturing {counted(len(registered), 'table')}"
     if again := [t.schema.qualified for t in registered if t.state == "RESYNC"]:
-        said += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
+        summary += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
     if refused:
-        said += f"; {counted(len(refused), 'table')} refused: {', '.join(refused)}"
-    return said
+        summary += f"; {counted(len(refused), 'table')} refused: {', '.join(refused)}"
+    return summary
 
 
 def captured_all_the_same(source: Source, run: Invocation) -> list[Finding]:
-    """Name the tables that were captured before the configuration left them out: that does not end it."""
+    """Return a finding for each captured table that the configuration excludes: excluding does not end capture."""
     from venus.model import Finding
 
     chosen = {t.table_id for t in source.tables(run.settings.source.tables, run.settings.source.exclude)}
@@ -221,14 +216,14 @@ def captured_all_the_same(source: Source, run: Invocation) -> list[Finding]:
         ]
     except VenusError:
         return []  # nothing is installed
-    # one that is not there any more, or cannot be captured, is not left out by the configuration
+    # the configuration does not exclude a table that no longer exists or cannot be captured
     there = source.tables([t.qualified for t in others], []) if others else []
-    message = "is captured, although the configuration leaves it out: `venus uninstall-triggers {}` ends that"
+    message = "is captured, although the configuration excludes it: `venus uninstall-triggers {}` ends that"
     return [Finding(where=t.qualified, message=message.format(t.qualified)) for t in there]
 
 
 def not_captured(source: Source, settings: Settings) -> list[Finding]:
-    """Name the tables that somebody has taken out of capture, and those that were made since the installation."""
+    """Return a finding for each released table, and for each table created after the installation."""
     from venus.model import Finding
 
     try:
@@ -236,7 +231,7 @@ def not_captured(source: Source, settings: Settings) -> list[Finding]:
     except VenusError:
         return []  # nothing is installed
     since = source.uncaptured_tables(settings.source.tables, settings.source.exclude)
-    again = "`venus install-triggers` takes it up again, unless the configuration leaves it out"
+    again = "`venus install-triggers` captures it again, unless the configuration excludes it"
     return [
         *(
             Finding(where=t.schema.qualified, message=f"is not captured any more ({t.reason})", remedy=again)
@@ -245,13 +240,13 @@ def not_captured(source: Source, settings: Settings) -> list[Finding]:
         *(
             Finding(where=t.name, message=f"{MATCHES} is not captured", remedy=CAPTURES)
             for t in since
-            if not t.obstacle  # what cannot be captured is said with its reason already
+            if not t.obstacle  # a table with an obstacle has a finding with the reason already
         ),
     ]
 
 
 def per_table(sign: str, steps: list[InstallStep]) -> list[str]:
-    """Return a line for each table: with hundreds of them, one for each statement is more than anybody reads."""
+    """Format the steps in a line for each table; a line for each statement would be too long."""
     made: dict[str, dict[str, None]] = {}
     for step in steps:
         made.setdefault(step.table, {})[step.what] = None
@@ -259,25 +254,25 @@ def per_table(sign: str, steps: list[InstallStep]) -> list[str]:
 
 
 def adopt_script(source: Source, include: Sequence[str], exclude: Sequence[str]) -> list[InstallStep]:
-    """Go on after a DBA has run the script; return what was left to do, the rest as existing."""
+    """Finish an installation after a DBA ran the script; return its steps, those of the script as existing."""
     from venus.adapters.dialects.registry import adopt
 
     return adopt(source, include, exclude)
 
 
 def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, removal: bool) -> int:
-    """Print what would be executed, as a script that a DBA can read and run."""
+    """Print the statements as a script that a DBA can read and run."""
     if run.json:
         run.out.answer({"install": [] if removal else steps, "uninstall": steps if removal else []})
-    else:  # as it is: a script that is folded to the width of a terminal, or has its names blanked out, does not run
+    else:  # unchanged: a script with folded lines or redacted names does not run
         sys.stdout.write(source.as_script(steps, removal=removal))
     return 0
 
 
 def refused_tables(source: Source, settings: Settings, *, but: str = "") -> dict[str, str]:
-    """Return the tables that cannot be captured, each with a line that says why: the others can be installed.
+    """Return the tables that cannot be captured, each with a line that gives the reason; the others can be installed.
 
-    Raises Refused if none would be left, or if anything else blocks; `but` = findings of this place do not.
+    Raises Refused if no table would be left, or if anything else blocks. Findings of the place `but` do not block.
     """
     include, exclude = settings.source.tables, settings.source.exclude
     blocked = [f for f in source.check(include, exclude) if f.blocks and not (but and f.where == but)]
@@ -290,7 +285,7 @@ def refused_tables(source: Source, settings: Settings, *, but: str = "") -> dict
 
 
 def refuse_if_blocked(findings: list[Finding]) -> None:
-    """Refuse an installation that would leave something out."""
+    """Raise Refused for an installation that would be incomplete."""
     blocked = [f for f in findings if f.blocks]
     if blocked:
         first, more = blocked[0], len(blocked) - 1
@@ -301,7 +296,7 @@ def refuse_if_blocked(findings: list[Finding]) -> None:
 
 
 def check_patterns(settings: Settings, source: Source) -> None:
-    """Refuse a pattern that chooses no table: it is nearly always a typing error. The dialect says what it chooses."""
+    """Raise ConfigError for a pattern without a table, nearly always a typing error. The dialect matches patterns."""
     for option, patterns in (("tables", settings.source.tables), ("exclude", settings.source.exclude)):
         for pattern in source.unmatched(patterns):
             present = source.table_names()

@@ -1,15 +1,20 @@
-"""One run of one command: which configuration, which form of output, and what must never be printed.
+"""One run of one command: its configuration, its form of output and its log, with all passwords redacted.
 
-Every command takes `-c FILE` and `--json`, before or behind its name; `Invocation` is where both end up.
+Every command takes `-c FILE` and `--json`, before or after its name; `Invocation` holds both. The log has lines for
+people, or one JSON object a line for machines.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,18 +23,14 @@ from venus.errors import ConfigError
 
 if TYPE_CHECKING:
     from venus.config import Settings
-import json
-import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Literal
+
 
 FORMATS = ("text", "json")
 Format = Literal["text", "json"]
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-#: These say too much.
+#: Libraries that log too much.
 CHATTY = ("sqlalchemy", "alembic", "asyncio", "grpc", "uvicorn", "aiosmtpd")
-#: What every record has; anything else was said on purpose.
+#: The attributes of every record; any other one was added on purpose.
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 LogFormatOption = Annotated[
@@ -39,7 +40,7 @@ Redact = Callable[[str], str]
 
 
 class Redacting(logging.Formatter):
-    """Lines for people, without passwords, in messages and tracebacks alike."""
+    """Formatter of lines for people, without passwords in messages and tracebacks."""
 
     def __init__(self, redact: Redact) -> None:
         super().__init__(TEXT)
@@ -51,7 +52,7 @@ class Redacting(logging.Formatter):
 
 
 class JsonLines(Redacting):
-    """One object a line: time (UTC), level, logger, process, message, and what was said besides, such as the cut."""
+    """Formatter of one JSON object a line: time (UTC), level, logger, process, message and extras, such as the cut."""
 
     def __init__(self, redact: Redact, role: str) -> None:
         super().__init__(redact)
@@ -78,7 +79,7 @@ class JsonLines(Redacting):
 
 
 def begin(level: int, log_format: str, role: str, redact: Redact) -> None:
-    """Log to stderr from here on."""
+    """Start logging to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(redact, role) if log_format == "json" else Redacting(redact))
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -87,7 +88,7 @@ def begin(level: int, log_format: str, role: str, redact: Redact) -> None:
 
 
 def line(role: str, message: str, fields: dict[str, object]) -> str:
-    """Return an error that has been redacted already as a line for machines."""
+    """Format an error, already redacted, as a line for machines."""
     record = logging.makeLogRecord(
         {"name": "venus", "levelname": "ERROR", "levelno": logging.ERROR, "msg": message} | fields
     )
@@ -106,18 +107,18 @@ TargetOption = Annotated[
 
 @dataclass(slots=False, kw_only=True)
 class Invocation:
-    """What the options say, shared by everything that a command starts."""
+    """The options of a command, shared by everything that it starts."""
 
     config: Path | None = None
     json: bool = False
     verbose: bool = False
     log_format: str = "text"
-    #: What this process does, in its log: "venus broker", "capture", the name of a target.
+    #: The role of this process in its log: "venus broker", "capture", the name of a target.
     role: str = "venus"
-    #: Whether `venus sync` has started this process: then that says on stderr what its loops fail of.
+    #: Whether `venus sync` has started this process, and reports its errors on stderr.
     supervised: bool = False
     redactor: Redactor = field(default_factory=Redactor)
-    #: Whether this command speaks with databases: only then is it told their passwords.
+    #: Whether this command connects to databases: only then does it read their passwords.
     needs_passwords: bool = True
     #: The whole name of the command, as `venus half commit`.
     command: str = ""
@@ -126,7 +127,7 @@ class Invocation:
 
     @classmethod
     def of(cls, ctx: typer.Context, config: Path | None, as_json: bool) -> Invocation:
-        """Join the options in front of the command's name with those behind it."""
+        """Merge the options before and after the name of the command."""
         self = ctx.ensure_object(cls)
         self.config = config or self.config
         self.json = as_json or self.json
@@ -135,12 +136,12 @@ class Invocation:
 
     @cached_property
     def out(self) -> Output:
-        """Where this command writes."""
+        """The output of this command."""
         return Output(json=self.json, redactor=self.redactor)
 
     @cached_property
     def settings(self) -> Settings:
-        """Read the configuration; from here on its passwords are struck out of everything written."""
+        """The configuration, read once. From then on its passwords are redacted in all output."""
         from venus.config import DEFAULT_FILE, load
 
         settings = load(self.file)
@@ -151,26 +152,26 @@ class Invocation:
             settings = resolved(settings)
         self.redactor.learn(settings)
         configured = bool(settings.source.url.get_secret_value() or settings.targets)
-        if not self.needs_passwords:  # a broker in a container: everything that it needs comes from the environment
+        if not self.needs_passwords:  # a broker in a container may be configured by the environment alone
             configured = configured or bool(settings.model_fields_set)
         if self.file is None and not configured:
-            self.config = DEFAULT_FILE  # say that the file is missing
+            self.config = DEFAULT_FILE  # so that the error names the missing file
             load(self.file)
         return settings
 
     @property
     def file(self) -> Path | None:
-        """The configuration file, None if it is not named and ./venus.toml is not there."""
+        """The configuration file; None if none is named and ./venus.toml does not exist."""
         from venus.config import DEFAULT_FILE
 
         return self.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
 
     def log_to_stderr(self, level: int) -> None:
-        """Let the long-running commands say what they do; passwords are struck out."""
+        """Start the log of a long-running command; passwords are redacted."""
         begin(logging.DEBUG if self.verbose else level, self.log_format, self.role, self.redactor)
 
     def choose_log_format(self, log_format: str) -> None:
-        """Take --log-format, in front of the command's name or behind it. Raises ConfigError."""
+        """Set --log-format, given before or after the name of the command. Raises ConfigError."""
         if log_format not in FORMATS:
             raise ConfigError(f"--log-format {log_format}: invalid format", hint="one of text, json")
         if log_format != FORMATS[0]:
@@ -178,10 +179,7 @@ class Invocation:
 
 
 def only_target(settings: Settings, name: str | None) -> str:
-    """Return the target meant: the one there is, if none is named.
-
-    Raises ConfigError if there are several, none, or none of that name.
-    """
+    """Return the named target, or the only one if none is named. Raises ConfigError if there is no such target."""
     from venus.config import require_target
 
     if name is None and len(settings.targets) > 1:

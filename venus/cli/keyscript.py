@@ -1,4 +1,4 @@
-"""`venus check --key-script`: the statements that give every table a key that has none, as a file for a DBA. Pure."""
+"""`venus check --key-script`: the statements that add missing keys to tables, as a file for a DBA. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from venus.model import Finding, counted
 
 
 def key_script(findings: Sequence[Finding], *, transactional: bool) -> str:
-    """Return the script: one transaction a table, where the database has DDL in transactions."""
+    """Build the script: one transaction for each table, if the database has transactional DDL."""
     offered = [f for f in findings if f.script]
     tables = counted(len(offered), "table")
     parts = [f"-- keys for {tables}, by `venus check --key-script`; each is locked and rewritten in turn"]
@@ -19,11 +19,11 @@ def key_script(findings: Sequence[Finding], *, transactional: bool) -> str:
         )
     others = [f for f in findings if f.blocks and not f.script]
     if others:
-        told = (f"--   {_line(f.where)}: {_line(f.message)}; {_line(f.remedy)}" for f in others)
-        parts.append("\n".join(["-- what else blocks, and nothing here fixes:", *told]))
+        remarks = (f"--   {_line(f.where)}: {_line(f.message)}; {_line(f.remedy)}" for f in others)
+        parts.append("\n".join(["-- what else blocks, and nothing here fixes:", *remarks]))
     return "\n\n".join(parts) + "\n"
 
 
 def _line(text: str) -> str:
-    """Return a remark as one line: a table's name may hold a line break, and a remark ends there."""
+    """Return a remark as one line: a line break in the name of a table would end the comment."""
     return " ".join(text.splitlines())

@@ -1,11 +1,12 @@
 """`venus migrate`: the full sync of one target, from the broker's full data (offset -1) and not from the source.
 
-If tables have never been read (the first fill), that comes first: by the running `venus sync` if there is one, by this
-command otherwise.
+The first fill comes before that, if tables have never been read. A running `venus sync` makes it, otherwise this
+command does. `venus migrate --ddl-only` prints the statements for a target and changes nothing.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -17,30 +18,21 @@ from venus.cli.engine import Choice, EngineOption, choosing, require_engine
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
 from venus.cli.output import Steps, table
 from venus.conditions import ACTIVE, uncaptured_problem
-from venus.errors import ConfigError, VenusError
+from venus.errors import ConfigError, Refused, VenusError
 from venus.model import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapters.dialects.contract import RegisteredTable, UncapturedTable
-    from venus.adapters.targets.contract import LoadProgress, LoadReport, Target
-    from venus.config import Settings
-import sys
-from typing import TYPE_CHECKING
-
-from venus.errors import Refused
-
-if TYPE_CHECKING:
-    from venus.adapters.dialects.contract import Numbering, OtherObject
-    from venus.adapters.targets.contract import Conversion, Target
+    from venus.adapters.dialects.contract import Numbering, OtherObject, RegisteredTable, UncapturedTable
+    from venus.adapters.targets.contract import Conversion, LoadProgress, LoadReport, Target
     from venus.cli.invocation import Invocation
     from venus.config import Settings
     from venus.model import TableSchema
 
 
 def show_ddl(run: Invocation, target: Target) -> int:
-    """Print what would be created, from the source's dictionary, or from the broker if the source is away."""
+    """Print the DDL of a target, from the source's dictionary, or from the broker if the source is unreachable."""
     from venus.adapters.targets.contract import require
 
     require(target, "prints_ddl")
@@ -54,17 +46,17 @@ def show_ddl(run: Invocation, target: Target) -> int:
     if run.json:
         run.out.answer(document)
     else:
-        sys.stdout.write(run.redactor(found.text))  # a file: nothing is folded to the width of a terminal
+        sys.stdout.write(run.redactor(found.text))  # a file: lines are not folded to the width of a terminal
     return 0
 
 
 def conversion(settings: Settings, target: Target) -> Conversion:
-    """Return every table as the target gets it, and what it does not get."""
+    """Return the DDL of all tables for the target, and the objects that it does not get."""
     return target.conversion(*known_schemas(settings))
 
 
 def known_schemas(settings: Settings) -> tuple[list[TableSchema], list[Numbering], list[OtherObject]]:
-    """Return the newest version of every captured table, the sequences, and what there is besides."""
+    """Read the newest version of every captured table, the sequences, and the other objects."""
     from venus.cli.install import opened_source
 
     try:
@@ -84,7 +76,7 @@ def known_schemas(settings: Settings) -> tuple[list[TableSchema], list[Numbering
 
 
 def schemas_at_broker(settings: Settings) -> list[TableSchema]:
-    """Open the full data for a moment to read its table versions."""
+    """Read the table versions of the full data; the snapshot is closed at once."""
     from venus.codec.schema import from_wire
     from venus.rpc.address import broker_of
     from venus.rpc.snapshots import Snapshots
@@ -146,7 +138,7 @@ def migrate(
 
 
 def mirrored(settings: Settings) -> tuple[str, ...]:
-    """Return the tables that the broker's set mirrors, as its labels name them; () = all."""
+    """Ask the broker which tables its set mirrors, as its labels name them; () = all."""
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
@@ -156,22 +148,22 @@ def mirrored(settings: Settings) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfCapture:
-    """Tables that nobody captures: those that were taken out, and those that the patterns choose."""
+    """Tables without capture: released ones, and new ones that the patterns choose."""
 
     released: tuple[str, ...] = ()
     uncaptured: tuple[UncapturedTable, ...] = ()
 
     @property
     def lines(self) -> list[str]:
-        """For people."""
+        """The lines for the output."""
         return [
-            *(f"! {name} is not captured any more: it is loaded as it was captured last" for name in self.released),
+            *(f"! {name} is not captured any more: its last captured state is loaded" for name in self.released),
             *(f"! not loaded: {uncaptured_problem(table.name, table.obstacle)}" for table in self.uncaptured),
         ]
 
 
 def out_of_capture(settings: Settings) -> OutOfCapture:
-    """Return what is not captured; nothing if the source cannot be asked."""
+    """Read which tables are not captured; none if the source is unreachable."""
     from venus.cli.install import opened_source
 
     chosen = settings.source
@@ -186,7 +178,7 @@ def out_of_capture(settings: Settings) -> OutOfCapture:
 
 
 def engine_for(target: Target, engine: str) -> str:
-    """Return what loads a target; one that Spark cannot load is loaded here, and is refused if Spark is insisted on."""
+    """Return the engine for a target. Where Spark cannot load it, `auto` means local and `spark` is refused."""
     from venus.adapters.targets.contract import require
 
     if engine == "spark":
@@ -195,11 +187,11 @@ def engine_for(target: Target, engine: str) -> str:
 
 
 def complete_first_fill(run: Invocation, settings: Settings, target: Target, steps: Steps) -> dict[str, int] | None:
-    """Make sure that every captured table has been read once; None if the source cannot be asked.
+    """Make sure that every captured table has been read once; return None if the source is unreachable.
 
-    Before a row is read, the target is asked whether it can have the tables: the fill may take hours.
+    The target is checked for the tables before the first row is read, because the fill may take hours.
 
-    Without the source the target gets what the broker has. That is no loss: rows that were never read come as
+    Without the source the target gets the data of the broker. Nothing is lost: rows that were never read come as
     increments when the source is back.
     """
     from venus.cli.waiting import fill_held_up_by, waits_told, watched_fill_held_up_by
@@ -210,7 +202,7 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
     except ConfigError:
         raise
     except VenusError as error:
-        run.out.say(f"the source cannot be asked ({error}): loading the broker's full data as it is")
+        run.out.say(f"the source is unreachable ({error}): loading the broker's full data as it is")
         return None
     if all(t.is_read for t in tables):
         return {}
@@ -226,7 +218,7 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
 
 
 def captured(settings: Settings) -> list[RegisteredTable]:
-    """Return the captured tables. Raises if there is none."""
+    """Read the captured tables. Raises ConfigError if there is none."""
     from venus.cli.install import opened_source
 
     if not settings.source.url.get_secret_value():
@@ -239,7 +231,7 @@ def captured(settings: Settings) -> list[RegisteredTable]:
 
 
 def producer_connected(settings: Settings) -> bool:
-    """Say whether an upper adapter is at work; a broker that is down is an error here."""
+    """Return whether capture is connected. Raises VenusError if the broker is unreachable."""
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
@@ -249,7 +241,7 @@ def producer_connected(settings: Settings) -> bool:
 
 
 def fill_here(settings: Settings, steps: Steps) -> dict[str, int]:
-    """Capture in this process until everything has been read."""
+    """Capture in this process until every table has been read."""
     from venus.adapters.upper.capture import first_fill
 
     def report(found: Any) -> None:
@@ -268,13 +260,13 @@ def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
             tables = source.registered()
             for t in tables:
                 steps.update(t.schema.qualified, t.fill.rows_done, t.fill.rows_estimate)
-            if all(t.is_read or t.state != ACTIVE for t in tables):  # the others wait for an operator
+            if all(t.is_read or t.state != ACTIVE for t in tables):  # tables in other states wait for an operator
                 return {t.schema.qualified: t.fill.rows_done for t in tables}
             time.sleep(POLL_S)
 
 
 def load(target: Target, steps: Steps, choice: Choice, *, empty_meanwhile: bool = False) -> LoadReport:
-    """Run the full sync."""
+    """Run the full sync and show its progress."""
 
     def report(found: LoadProgress) -> None:
         if found.phase == "loading":
@@ -294,7 +286,7 @@ def answer(
     only: tuple[str, ...] = (),
     out: OutOfCapture = OutOfCapture(),
 ) -> int:
-    """Say what was loaded. Rows that the target refused are differences."""
+    """Print the result of the load. Rows that the target refused count as differences."""
     rows = sum(report.rows.values())
     document = {
         "target": report.target,
@@ -327,7 +319,7 @@ def answer(
 
 
 def absent_shown(report: LoadReport, only: tuple[str, ...], out: OutOfCapture) -> list[RenderableType]:
-    """Show what was loaded table by table, and say what of the source is not among it."""
+    """Format the loaded tables, and the objects of the source that are not among them."""
     shown: list[RenderableType] = [table("table", "rows", rows=list(report.rows.items()))]
     shown += [f"! not created: {warning}" for warning in report.warnings]
     if report.left_out:
@@ -341,7 +333,7 @@ def absent_shown(report: LoadReport, only: tuple[str, ...], out: OutOfCapture) -
 
 
 def loaded_shown(report: LoadReport) -> list[str]:
-    """Say how far the target is, and how many rows it refused."""
+    """Format the position of the target, and the number of refused rows."""
     rows = counted(sum(report.rows.values()), "row")
     shown = [f"target {report.target}: {rows} in {report.seconds:.1f} s, at offset {report.offset:,}"]
     if report.parked:

@@ -1,7 +1,8 @@
-"""What a command writes: sentences and tables for people, JSON for machines; answers on stdout, the rest on stderr.
+"""Output of a command: sentences and tables for people, JSON for machines; answers on stdout, the rest on stderr.
 
-With --json stdout has exactly one document, or one object per line for the commands that go on. Progress is a bar
-on a terminal, a plain line every few seconds elsewhere, and nothing with --json.
+With --json stdout has exactly one document, or one object per line for long-running commands. Progress is a bar on a
+terminal, a plain line every few seconds elsewhere, and absent with --json. All output passes through the redactor:
+drivers may quote a connection string with its password in an error message.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,42 +20,33 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.progress import Progress, TaskID
-import textwrap
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
-import re
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_plus
 
 from venus.figures import masked
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
 
     from venus.config import Settings
 
 
 STRUCK = "***"
-#: Shorter ones would strike out half the text.
+#: Masking shorter secrets would mask half the text.
 SECRET_CHARS_MIN = 3
 
 
 class Redactor:
-    """Strikes known passwords out of text, and whatever looks like a URL with one."""
+    """Masks known passwords in text, and the password of anything that looks like a URL."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
         self._urls: list[SecretStr] = []
 
     def learn(self, settings: Settings) -> None:
-        """Remember the secrets of these settings; passwords in URLs as written and decoded."""
+        """Add the secrets of these settings; passwords in URLs both as written and decoded."""
         for url in (settings.source.url, *(target.url for target in settings.targets.values())):
             self._secrets |= passwords(url.get_secret_value())
             self._urls.append(url)
@@ -73,7 +67,7 @@ class Redactor:
         return re.sub(r"\S+://\S+", lambda found: masked(found[0]), text)
 
     def _rotated(self) -> set[str]:
-        """Return the passwords that were read since: a database's may be changed while VENUS runs."""
+        """Return the passwords read since: the password of a database may change while VENUS runs."""
         known: set[str] = set()
         for url in self._urls:
             for text in getattr(url, "known", ()):
@@ -82,7 +76,7 @@ class Redactor:
 
 
 def passwords(url: str) -> set[str]:
-    """Return every spelling of the passwords in a URL; without those that are too short."""
+    """Return every spelling of the passwords in a URL, except those that are too short."""
     found: set[str] = set()
     if match := re.search(r"://[^:/?@]*:(.*)@", url, re.DOTALL):
         found.add(match[1])
@@ -91,12 +85,12 @@ def passwords(url: str) -> set[str]:
     return {secret for secret in found if len(secret) >= SECRET_CHARS_MIN}
 
 
-#: A table that would have to fold its cells is shown as a list below this width.
+#: Below this width a table that would fold its cells is shown as a list.
 COLUMNS_MIN = 70
 
 
 class Grid:
-    """Columns and rows; how they are shown is decided when the width is known."""
+    """Table that rich renders in columns, or on a narrow terminal as a list with one value below the other."""
 
     def __init__(self, columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
         self.columns = columns
@@ -117,7 +111,7 @@ class Grid:
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for number, name in enumerate(self.columns):
             numeric = any(self.rows) and all(isinstance(row[number], int | float) for row in self.rows)
-            # the first column says what a row is about: it is not broken in the middle of a name
+            # the first column names the subject of the row, and is not broken within a name
             whole = number == 0 and all(2 * len(cell(row[0])) <= width for row in self.rows)
             shown.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
         for row in self.rows:
@@ -125,7 +119,7 @@ class Grid:
         return shown
 
     def _listed(self, width: int) -> Iterator[RenderableType]:
-        """Show each row as its first value, and below it the others with their columns' names."""
+        """Yield each row as its first value, and below it the other values with the names of their columns."""
         from rich.text import Text
 
         for row in self.rows:
@@ -137,12 +131,12 @@ class Grid:
 
 
 def table(*columns: str, rows: list[tuple[object, ...]]) -> Grid:
-    """Return a table for people; numbers to the right."""
+    """Build a table for people; numbers are aligned to the right."""
     return Grid(columns, rows)
 
 
 def cell(value: object) -> str:
-    """Return a value as a table shows it."""
+    """Format a value for a cell."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -156,18 +150,18 @@ def cell(value: object) -> str:
 
 #: Anything shorter than this needs no progress.
 QUIET_S = 2.0
-#: What a table may take where there is no terminal.
+#: The width of a table without a terminal.
 PIPE_COLUMNS = 160
-#: How often a plain line is written where there is no terminal.
+#: How often a plain line is written without a terminal.
 PLAIN_EVERY_S = 5.0
 
 
 class ReaderGone(Exception):
-    """Nobody reads stdout any more, as behind `| head`: there is nothing to say and nobody to say it to."""
+    """The reader of stdout has closed it, as `| head` does; further output is useless."""
 
 
 def reader_gone() -> ReaderGone:
-    """Return what to raise. What is still said goes nowhere, so that the interpreter's last flush does not fail."""
+    """Redirect stdout to nowhere, so that the interpreter's last flush does not fail; return the exception to raise."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -175,32 +169,32 @@ def reader_gone() -> ReaderGone:
 
 
 def _end_unread() -> NoReturn:
-    """End the command, where rich by itself would end the process as if something were unhealthy."""
+    """End the command with its own exit code; rich by itself would end the process with the code for unhealthy."""
     raise reader_gone()
 
 
 class Output:
-    """Writes one command's answer in the form that was asked for."""
+    """Writer of the output of one command, in the requested form."""
 
     def __init__(self, *, json: bool, redactor: Redactor) -> None:
         self.json = json
         self.written = self.streaming = False
         self.redact = redactor
-        #: Where they write is decided with the command's start, not with its first line.
+        #: Chosen at the start of the command, not at its first line.
         self._streams = sys.stdout, sys.stderr
 
     @cached_property
     def console(self) -> Console:
-        """Where the answer goes."""
+        """The console of the answer."""
         return console(self._streams[0])
 
     @cached_property
     def stderr(self) -> Console:
-        """Where everything else goes."""
+        """The console of everything else."""
         return console(self._streams[1])
 
     def answer(self, document: Any, *shown: RenderableType) -> None:
-        """Write the command's one answer: the document for machines, what is shown for people."""
+        """Write the answer of the command: `document` for machines, `shown` for people."""
         if self.json:
             self._write_json(document, indent=2)
             return
@@ -211,7 +205,7 @@ class Output:
                 self.console.print(item)
 
     def event(self, document: Any, line: str) -> None:
-        """Write one line of a command that goes on."""
+        """Write one line of a long-running command."""
         self.streaming = True
         if self.json:
             self._write_json(document, indent=None)
@@ -220,11 +214,11 @@ class Output:
             self._flush(self.console.file)
 
     def last_words(self, document: Any) -> None:
-        """Write why the command fails, in one line: it is a document, and also an event of a command that goes on."""
+        """Write the error of the command in one line: a document, and also an event of a long-running command."""
         self._write_json(document, indent=None)
 
     def say(self, line: str) -> None:
-        """Tell people something by the way."""
+        """Print a remark to stderr; with --json nothing."""
         if not self.json:
             self.stderr.print(self.redact(line), markup=False)
 
@@ -242,7 +236,7 @@ class Output:
             raise reader_gone() from error
 
     def _struck(self, value: Any) -> Any:
-        """Return what JSON can hold, without any password."""
+        """Convert a value to JSON types, with passwords masked."""
         if isinstance(value, dict):
             return {str(name): self._struck(each) for name, each in value.items()}
         if isinstance(value, list | tuple):
@@ -253,7 +247,7 @@ class Output:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Steps]:
-        """Show how far several long steps have come."""
+        """Show the progress of several long steps."""
         steps = Steps(self, title)
         try:
             yield steps
@@ -262,10 +256,10 @@ class Output:
 
 
 def console(stream: TextIO) -> Console:
-    """Return a console as wide as the terminal; a pipe has no width, and a table must not be folded for nobody.
+    """Build a console as wide as the terminal. A pipe has no width, and tables in it are not folded.
 
-    COLUMNS in the environment is the width, whatever the stream is. Nothing in a text is markup: `[targets.main]` is
-    part of a message, and names of tables come from outside.
+    COLUMNS in the environment sets the width of any stream. Text is never markup: `[targets.main]` is part of a
+    message, and names of tables come from outside.
     """
     from rich.console import Console
 
@@ -278,7 +272,7 @@ def console(stream: TextIO) -> Console:
 
 
 class Steps:
-    """Named steps, each so many of so many. Safe to call often: it draws rarely."""
+    """Progress of named steps. It is cheap to update often, because it draws rarely."""
 
     def __init__(self, out: Output, title: str) -> None:
         self._out = out
@@ -288,7 +282,7 @@ class Steps:
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, name: str, done: int, total: int = 0) -> None:
-        """Say how far one step has come; total 0 = not known."""
+        """Set the progress of one step; total 0 = not known."""
         now = time.monotonic()
         if self._out.json or now - self._opened < QUIET_S:
             return
@@ -314,13 +308,13 @@ class Steps:
         self._bar.update(self._tasks[name], completed=done, total=max(total, done) or None)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Remove the progress bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON can hold of a dataclass, path, enum, bytes or array."""
+    """Convert a dataclass, path, enum, bytes or set to JSON types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     converters: list[tuple[Any, Callable[[Any], Any]]] = [

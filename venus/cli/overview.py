@@ -1,7 +1,7 @@
-"""The state of a whole pipeline as one value, and the judgement of it. Pure: a part that is down is a field.
+"""State of a whole pipeline as one value, and its problems. Pure: a part that is down is a field.
 
-Lag is measured per hop from the heartbeat that travels with the data: source -> broker (when was the newest committed
-cut captured), broker -> target (when was the oldest increment committed that the target has not acknowledged).
+Lag is measured per hop from the heartbeat that travels with the data. Source to broker: the age of the newest committed
+cut. Broker to target: the age of the oldest committed increment that the target has not acknowledged.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from venus.conditions import (
 from venus.model import counted
 from venus.network.topology import PULLS_AS
 
-#: Beyond the heartbeat: what a busy machine may need for a poll, a flush and a transaction.
+#: Allowance beyond the heartbeat for a poll, a flush and a transaction on a busy machine.
 GRACE_S = 5.0
-#: A target may be this far behind before it counts as unhealthy.
+#: A target further behind than this is unhealthy.
 APPLY_LAG_MAX_S = 60.0
-#: An undecided half message is normal for the time of one cut.
+#: An undecided half message is normal for the duration of one cut.
 HALF_AGE_MAX_S = 60.0
 
 
@@ -50,13 +50,13 @@ class SourceTable:
     fill_done: bool = True
     fill_rows: int = 0
     fill_estimate: int = 0
-    #: About how many rows it has, if that was asked for and the database says it.
+    #: The estimated number of rows, if requested and known to the database.
     rows_about: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """The source; `error` says why nothing else is known. It is asked where the configuration names it."""
+    """The source. With an `error` nothing else is known. `asked` is False if the configuration names no source."""
 
     error: str = ""
     asked: bool = True
@@ -66,16 +66,16 @@ class SourceView:
     last_batch: int = 0
     captured_sequence: int = 0
     tables: tuple[SourceTable, ...] = ()
-    #: VENUS's own tables that its user may not use: nothing else is known then.
+    #: VENUS's own tables that its user may not use; then nothing else is known.
     unusable: tuple[TableCondition, ...] = ()
-    #: Tables that the patterns choose and that are not captured.
+    #: Tables that match the patterns and are not captured.
     uncaptured: tuple[TableCondition, ...] = ()
-    #: The sessions whose open transactions are waited for.
+    #: The sessions with open transactions that capture waits for.
     blocked_by: str = ""
 
     @property
     def condition(self) -> AdapterCondition:
-        """Return how the tables stand, as the upper adapter reports it."""
+        """The condition of the tables, as capture reports it."""
         found = [TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables]
         return AdapterCondition.of([*self.unusable, *found, *self.uncaptured])
 
@@ -101,14 +101,14 @@ class ConsumerView:
     connected: bool
     backlog_rows: int
     backlog_bytes: int
-    oldest_s: float  # since the first increment that is not acknowledged was committed
-    kept: int = 0  # from this offset on the queue is kept for the group
+    oldest_s: float  # age of the oldest committed increment that is not acknowledged
+    kept: int = 0  # the queue is kept for the group from this offset
     held_bytes: int = 0  # kept for its held tables alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
-    """Who keeps a snapshot, and with it the queue from `offset` on."""
+    """A lease on a snapshot, which also keeps the queue from `offset`."""
 
     holder: str
     offset: int
@@ -119,7 +119,7 @@ class LeaseView:
 
     @property
     def load_left_s(self) -> float | None:
-        """How long the load still takes at its pace so far, None if that cannot be told."""
+        """The remaining time of the load at its pace so far; None if unknown."""
         left = self.rows_expected - self.rows_read
         return self.reading_s * left / self.rows_read if left > 0 and self.rows_read and self.reading_s else None
 
@@ -141,7 +141,7 @@ class BrokerView:
     materialised_offset: int = 0
     log_bytes: int = 0
     free_bytes: int = 0
-    scrub_age_s: float | None = None  # since everything that is stored was last read and found sound
+    scrub_age_s: float | None = None  # since the whole store was last read and found undamaged
     captured_age_s: float | None = None  # since the newest committed cut was captured, by the source's clock
     committed_age_s: float | None = None  # since it was committed, by the broker's
     ship_s: float | None = None  # from its capture to its commit, by both; below 0 = the source's clock is ahead
@@ -151,19 +151,19 @@ class BrokerView:
     consumers: tuple[ConsumerView, ...] = ()
     consumers_total: int = 0  # of which `consumers` has those that are away or behind
     leases: tuple[LeaseView, ...] = ()
-    #: Tables that capture reads for the first time, or again, as it has reported.
+    #: Tables that capture reads for the first time or again, from its report.
     fills: tuple[TableFillFigures, ...] = ()
     committed_changes: dict[int, int] = field(default_factory=dict)
-    #: The broker's own; what adapters have reported to it is apart.
+    #: Alarms of the broker itself, without the reports of adapters.
     alarms: tuple[str, ...] = ()
-    #: What the adapters have reported to it, by consumer group; "" = the upper adapter.
+    #: Problems reported by the adapters, by consumer group; "" = capture.
     reported: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    #: What the upper adapter has said of tables that were taken out of capture.
+    #: Sentences of capture about released tables.
     released: tuple[str, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
-    #: None = the broker is on its own.
+    #: None = the broker is not in a cluster.
     replication: ReplicationView | None = None
-    #: Brakes and windows of this business; lanes, facts of health and gauges of the whole broker.
+    #: Limiters and windows of this business; lanes, facts of health and gauges of the whole broker.
     traffic: TrafficView = field(default_factory=TrafficView)
     #: None = it is the home of the business.
     mirror: MirrorView | None = None
@@ -171,19 +171,19 @@ class BrokerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Everything, and what is wrong with it."""
+    """The state of source, broker and targets, and its problems."""
 
     business: str
     heartbeat_s: float
     source: SourceView
     broker: BrokerView
     targets: tuple[TargetView, ...]
-    #: About how many rows each table has at each target, by its name, if that was asked for.
+    #: The estimated number of rows of each table at each target, by target name, if requested.
     rows_about: dict[str, dict[int, int]] | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """One sentence each, in the order of a row's path."""
+        """A sentence for each problem, in the order of a row's path."""
         found = [*source_problems(self.source, self.broker), *self._reported_of_source(), *broker_problems(self.broker)]
         if not self.broker.error and self.broker.known:
             found += capture_problems(self) if self.broker.mirror is None else []
@@ -207,18 +207,20 @@ class Overview:
 
     @property
     def released(self) -> tuple[str, ...]:
-        """One sentence for each table that is out of capture: from the source, or what the broker was told."""
+        """A sentence for each released table, from the source or else from the report at the broker."""
         if self.source.error or not self.source.asked:
             return self.broker.released
         return (*released(self.source.condition), *forgotten(self.source, self.targets))
 
     def _reported_of_source(self) -> tuple[str, ...]:
-        """Return what the broker was told, where the source cannot be asked; likewise of targets elsewhere.
+        """Return the problems that only reports at the broker show: of an unreachable source and of targets elsewhere.
 
-        For whom cuts have been waiting only capture knows.
+        Of a reachable source, only the waiting of cuts for other sessions is known to capture alone.
         """
         known = {target.group for target in self.targets}
-        elsewhere = [p for group, told in self.broker.reported.items() if group and group not in known for p in told]
+        elsewhere = [
+            p for group, sentences in self.broker.reported.items() if group and group not in known for p in sentences
+        ]
         of_source = self.broker.reported.get("", ())
         if self.source.asked and not self.source.error:
             of_source = tuple(p for p in of_source if recognised(p)[0].name == WAITS)
@@ -226,12 +228,12 @@ class Overview:
 
     @property
     def sets_below(self) -> tuple[ConsumerView, ...]:
-        """The broker sets that pull from this one, as the consumer groups that they are."""
+        """The consumer groups of the broker sets that pull from this one."""
         return tuple(c for c in self.broker.consumers if c.group.startswith(PULLS_AS))
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no problem."""
         return not self.problems
 
     def consumer(self, target: TargetView) -> ConsumerView | None:
@@ -240,11 +242,11 @@ class Overview:
 
 
 def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
-    """Say what is wrong at the source; near a target far away it need not be known."""
+    """Return the problems of the source. A process near a remote target may have no source configured."""
     if not source.asked:
         unknown = not broker.error and not broker.known
-        said_so = "source: source.url is not set, and the broker does not know this business either"
-        return [said_so] if unknown else []
+        problem = "source: source.url is not set, and the broker does not know this business either"
+        return [problem] if unknown else []
     if source.error:
         return [said("source", source.error)]
     found = problems(source.condition)
@@ -254,20 +256,20 @@ def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
 
 
 def forgotten(source: SourceView, targets: Iterable[TargetView]) -> list[str]:
-    """Return a sentence for each table that targets have and the source does not know: it was put back to a backup."""
+    """Return a sentence for each table of the targets that a source, restored from a backup, does not know."""
     if source.unusable or not source.tables:
-        return []  # that is said already
+        return []  # other sentences report that
     known = {table.table_id for table in source.tables}
     names = {table.name for target in targets for table in target.tables if table.table_id not in known}
     return [
-        f"{name} is not known to the source, which was put back to a time before it was captured: broker and targets "
-        "keep its rows as they were captured last; `venus install-triggers` captures it, if it is there"
+        f"{name} is not known to the source, which was restored to a time before its capture: broker and targets "
+        "keep its last captured rows; `venus install-triggers` captures it, if it exists"
         for name in sorted(names)
     ]
 
 
 def broker_problems(broker: BrokerView) -> list[str]:
-    """Say what is wrong at the broker."""
+    """Return the problems of the broker."""
     if broker.error:
         return [said("broker", broker.error)]
     found = [f"broker: {alarm}" for alarm in broker.alarms]
@@ -281,7 +283,7 @@ def broker_problems(broker: BrokerView) -> list[str]:
 
 
 def below_problems(below: ConsumerView) -> list[str]:
-    """Say what is wrong with a broker set that pulls from this one."""
+    """Return the problems of a broker set that pulls from this one."""
     return list(
         set_problems(
             below.group,
@@ -294,7 +296,7 @@ def below_problems(below: ConsumerView) -> list[str]:
 
 
 def capture_problems(overview: Overview) -> list[str]:
-    """Say what is wrong between source and broker."""
+    """Return the problems between source and broker."""
     broker, limit = overview.broker, HEARTBEATS_LATE * overview.heartbeat_s + GRACE_S
     age = broker.captured_age_s
     silent = age if broker.committed_age_s is None else broker.committed_age_s
@@ -306,20 +308,20 @@ def capture_problems(overview: Overview) -> list[str]:
         found.append(nobody_captures(broker))
     elif silent is not None and silent > limit:
         found.append(silence(silent, broker.halves_total))
-    elif said_so := clock_problem(broker.ship_s or 0.0, APPLY_LAG_MAX_S):
-        found.append(said_so)
+    elif problem := clock_problem(broker.ship_s or 0.0, APPLY_LAG_MAX_S):
+        found.append(problem)
     return found
 
 
 def nobody_captures(broker: BrokerView) -> str:
-    """Say that no upper adapter is at work."""
+    """Return the sentence for a broker without connected capture."""
     age = broker.captured_age_s
     since = "" if age is None else f"; the newest change at the broker is {age:.0f} s old"
     return f"source -> broker: capture is not connected{since}; is `venus sync` running?"
 
 
 def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[str]:
-    """Say what is wrong with one target and on the way to it."""
+    """Return the problems of one target and of the hop to it."""
     where = f"target {target.name}"
     found = []
     if target.error:
@@ -332,7 +334,7 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
     if consumer is not None and not target.paused:
         found += apply_problems(
             target.name,
-            # it cannot connect to the broker before its target is back
+            # apply cannot connect to the broker before its target is back
             connected=consumer.connected or bool(target.error),
             backlog_rows=consumer.backlog_rows,
             late_s=consumer.oldest_s,
@@ -342,7 +344,7 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
 
 
 def stranger_problems(target: TargetView, consumer: ConsumerView | None, broker: BrokerView) -> list[str]:
-    """Say that the broker has the business, and not what this target needs of it: most often a store that is new."""
+    """Return the problem of a broker that knows the business, but lacks the data of this target: often a new store."""
     if broker.error or not broker.known or target.error or not target.loaded:
         return []
     where, way_out = f"broker -> target {target.name}", f"`venus migrate --target {target.name}` loads it again"
@@ -362,7 +364,7 @@ def stranger_problems(target: TargetView, consumer: ConsumerView | None, broker:
 
 
 def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
-    """Say who still writes at the source of a target that was cut over; its own rows are not VENUS's affair."""
+    """Return the problem of late writes at the source of a target that was cut over."""
     where = f"target {target.name}"
     if target.error:
         return [said(where, target.error)]
@@ -380,5 +382,5 @@ def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
 
 
 def said(where: str, error: str) -> str:
-    """Return an error with its place in front, once: errors often name the kind of place themselves."""
+    """Return an error with its place in front. The place is not repeated if the error names its kind already."""
     return f"{where}: {error.removeprefix(where.partition(' ')[0] + ' ').lstrip()}"

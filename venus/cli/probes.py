@@ -1,7 +1,12 @@
-"""Looks at source, broker and targets, each by itself: one that is down does not hide the others."""
+"""Reads the state of source, broker and targets, each by itself: one that is down does not hide the others.
+
+An age that the broker itself has measured, by a clock that cannot be set, takes precedence over the difference of two
+times.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,44 +34,40 @@ if TYPE_CHECKING:
         BrokerStatus,
         BusinessStatus,
         ConsumerStatus,
+        HalfRef,
         LeaseStatus,
         MirrorStatus,
         ReplicationStatus,
     )
-import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus, HalfRef
 
 
 def moment_of(status: BrokerStatus) -> int:
-    """Return the moment of a status in microseconds, by the broker's own clock; this machine's may be another."""
+    """Return the time of a status in microseconds, by the broker's clock, which may differ from this machine's."""
     return status.now_us or time.time_ns() // 1000
 
 
 def half_age_s(half: HalfRef, now_us: int) -> float:
-    """Return for how long a half message has had no decision; an older broker says only when it came."""
+    """Return how long a half message has been undecided; an older broker reports only its arrival."""
     return half.waited_ms / 1000 if half.waited_ms else max(0.0, (now_us - half.received_at_us) / 1e6)
 
 
 def committed_age_s(own: BusinessStatus, now_us: int) -> float | None:
-    """Return how long ago the newest commit was, None before the first one."""
+    """Return the age of the newest commit; None before the first one."""
     if own.HasField("committed_ago_ms"):
         return own.committed_ago_ms / 1000
     moment_us = own.last_committed_at_us or own.last_captured_at_us
     return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
 
 
-#: A broker that does not answer within this is called unreachable.
+#: A broker that does not answer within this time is unreachable.
 BROKER_TIMEOUT_S = 5.0
-#: A transaction at the source that is open for so long is asked whose it is.
+#: From this age of an open transaction at the source, its session is looked up.
 BLOCKED_S = 10.0
 
 
 def look(settings: Settings, *, rows: bool = False) -> Overview:
-    """Ask everyone at the same time; `rows`: also about how many rows each table has."""
-    # here and not in the threads: SQLAlchemy cannot be imported by two of them at once
+    """Read the state of source, broker and targets at the same time; with `rows` also estimated row counts."""
+    # here and not in the threads: two threads cannot import SQLAlchemy at once
     import venus.adapters.dialects.registry  # noqa: F401
 
     looks = [target_look(settings, name) for name in settings.targets]
@@ -77,7 +78,7 @@ def look(settings: Settings, *, rows: bool = False) -> Overview:
         counts = {name: pool.submit(target_rows, settings, name) for name in settings.targets} if rows else None
         targets, at_broker = tuple(target.result() for target in found), broker.result()
         if at_broker.known and any(target.offset > at_broker.next_offset for target in targets):
-            at_broker = look_at_broker(settings)  # it had answered before the target applied what came since
+            at_broker = look_at_broker(settings)  # it answered before the target applied newer changes
         return Overview(
             business=settings.business.name,
             heartbeat_s=settings.capture.heartbeat_s,
@@ -89,10 +90,10 @@ def look(settings: Settings, *, rows: bool = False) -> Overview:
 
 
 def aged(target: TargetView, broker: BrokerView) -> TargetView:
-    """Return a target with its lag from end to end as the broker tells it, whatever its machine's clock says.
+    """Return a target with its end-to-end lag by the clocks of source and broker, not by that of this machine.
 
-    By differences of one clock each: the source's from the heartbeat to its newest cut, the broker's since then. How
-    long that cut was on its way is left out; if the broker does not know, the age is by the clocks of two machines.
+    Each difference uses one clock: the source's from the heartbeat to its newest cut, the broker's since then. The
+    travel time of that cut is left out. Without these times the age comes from the clocks of two machines.
     """
     if not (target.heartbeat_at_us and broker.captured_at_us) or broker.committed_age_s is None:
         return target
@@ -101,7 +102,7 @@ def aged(target: TargetView, broker: BrokerView) -> TargetView:
 
 
 def target_rows(settings: Settings, name: str) -> dict[int, int]:
-    """Return about how many rows each table of a target has; nothing of one that cannot be asked, as its look says."""
+    """Read the estimated row counts of a target's tables; none if it is unreachable, which its view reports."""
     from venus.adapters.targets.registry import open_target
 
     try:
@@ -111,7 +112,7 @@ def target_rows(settings: Settings, name: str) -> dict[int, int]:
 
 
 def look_at_source(settings: Settings, *, rows: bool = False) -> SourceView:
-    """Read the registry, the checkpoint row and the length of the log."""
+    """Read the source: the registry, the checkpoint row and the length of the log."""
     from venus.adapters.dialects.urls import describe_database
     from venus.cli.install import opened_source
 
@@ -151,7 +152,7 @@ def look_at_source(settings: Settings, *, rows: bool = False) -> SourceView:
 
 
 def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> SourceTable:
-    """Return what is known of one captured table."""
+    """Build the view of one captured table."""
     return SourceTable(
         table_id=table.schema.table_id,
         name=table.schema.qualified,
@@ -166,7 +167,7 @@ def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> Sourc
 
 
 def look_at_broker(settings: Settings) -> BrokerView:
-    """Ask the Admin service."""
+    """Read the status of the broker from its Admin service."""
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
@@ -181,7 +182,7 @@ def look_at_broker(settings: Settings) -> BrokerView:
 
 
 def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) -> BrokerView:
-    """Return what the broker says, as ages instead of moments."""
+    """Build the view of a broker from its status, with ages instead of times."""
     own = next((b for b in status.businesses if b.business == business), None)
     broker = BrokerView(
         address=address,
@@ -224,14 +225,14 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
 
 
 def shipped_in_s(own: BusinessStatus) -> float | None:
-    """Return how long the newest batch took from the source to its commit, None before the first one."""
+    """Return how long the newest batch took from the source to its commit; None before the first one."""
     if not (own.last_committed_at_us and own.last_captured_at_us):
         return None
     return (own.last_committed_at_us - own.last_captured_at_us) / 1e6
 
 
 def consumer_view(found: ConsumerStatus, now_us: int) -> ConsumerView:
-    """Return how far a consumer group is."""
+    """Build the view of a consumer group."""
     return ConsumerView(
         group=found.group,
         acknowledged=found.acknowledged,
@@ -245,13 +246,13 @@ def consumer_view(found: ConsumerStatus, now_us: int) -> ConsumerView:
 
 
 def source_views(own: BusinessStatus) -> dict[str, Any]:
-    """Return what capture has reported of tables that are out, and of those that are being read."""
-    condition = decode(own.source.report)  # an empty one, if nothing was reported
+    """Return the report of capture on released tables and on fills."""
+    condition = decode(own.source.report)  # empty without a report
     return {"released": tuple(released(condition)), "fills": condition.figures.fills}
 
 
 def lease_view(found: LeaseStatus) -> LeaseView:
-    """Return who keeps a snapshot, and how much of it was read."""
+    """Build the view of a lease on a snapshot."""
     return LeaseView(
         holder=found.holder,
         offset=found.offset,
@@ -263,7 +264,7 @@ def lease_view(found: LeaseStatus) -> LeaseView:
 
 
 def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView:
-    """Return how a mirror stands."""
+    """Build the view of a mirror."""
     return MirrorView(
         path=tuple(path),
         state=found.state,
@@ -285,7 +286,7 @@ def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView
 
 
 def replication_view(found: ReplicationStatus) -> ReplicationView:
-    """Return how a business is replicated."""
+    """Build the view of the replication of a business."""
     return ReplicationView(
         term=found.term,
         leader=found.leader,
@@ -311,7 +312,7 @@ def replication_view(found: ReplicationStatus) -> ReplicationView:
 
 
 def reported_views(own: BusinessStatus, now_us: int) -> dict[str, tuple[str, ...]]:
-    """Return what adapters have told the broker and needs somebody, by consumer group."""
+    """Return the problems that adapters have reported to the broker, by consumer group."""
     from venus.rpc.reports import reported_problems
 
     found: dict[str, tuple[str, ...]] = {}
@@ -321,7 +322,7 @@ def reported_views(own: BusinessStatus, now_us: int) -> dict[str, tuple[str, ...
 
 
 def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:
-    """Return the undecided half messages, oldest first."""
+    """Build the views of the undecided half messages, oldest first."""
     return tuple(
         HalfView(
             batch_no=h.batch_no,
@@ -336,7 +337,7 @@ def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:
 
 
 def target_look(settings: Settings, name: str) -> Callable[[], TargetView]:
-    """Return what looks at a target; a wrong configuration of one does not hide the others."""
+    """Return the function that reads the view of a target; a wrong configuration of one does not hide the others."""
     from venus.adapters.targets.registry import open_target
 
     try:

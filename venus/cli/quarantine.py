@@ -1,4 +1,4 @@
-"""`venus quarantine`: changes that a target refused, and what becomes of them (features 2.16).
+"""`venus quarantine`: lists, retries and skips changes that a target refused (features 2.16).
 
 HALTED changes hold their whole table; PARKED ones wait alone (`on_error = "quarantine"`), with later changes of the
 same key behind them.
@@ -35,7 +35,7 @@ def list_(
 
     run = Invocation.of(ctx, config, as_json)
     names = [target] if target is not None else list(run.settings.targets)
-    if target is None and len(names) > 1:  # those that have one
+    if target is None and len(names) > 1:  # only targets that have a quarantine
         names = [name for name in names if open_target(run.settings, name).capabilities.quarantines] or names
     kept = {name: quarantine_of(run.settings, name) for name in names}
     found = {name: quarantine.list(everything=everything) for name, quarantine in kept.items()}
@@ -93,7 +93,7 @@ def skip(
 
 
 def quarantine_of(settings: Settings, name: str) -> Quarantine:
-    """Return what a target has refused. Raises ConfigError if it refuses nothing."""
+    """Open the quarantine of a target. Raises ConfigError if its kind has none."""
     from venus.adapters.targets.contract import require
     from venus.adapters.targets.registry import open_target
 
@@ -103,7 +103,7 @@ def quarantine_of(settings: Settings, name: str) -> Quarantine:
 
 
 def answer(run: Invocation, target: str, report: RetryReport) -> int:
-    """Say what became of it."""
+    """Print the outcome of a retry or skip."""
     line = f"target {target}: {report.applied:,} applied, {report.still_refused:,} refused again"
     if report.resumed:
         line += f"; resumed: {', '.join(report.resumed)}"
@@ -112,7 +112,7 @@ def answer(run: Invocation, target: str, report: RetryReport) -> int:
 
 
 def described(row: QuarantineRow, values: dict[str, str | None]) -> dict[str, object]:
-    """Return a change for machines."""
+    """Return the JSON document of a refused change."""
     return {
         "id": row.id,
         "table": row.table,
@@ -149,5 +149,5 @@ def payloads(target: str, quarantine: Quarantine, rows: list[QuarantineRow]) -> 
 
 
 def shown_values(values: dict[str, str | None]) -> str:
-    """Return a row in one line, long values cut."""
+    """Format a row in one line, long values cut."""
     return ", ".join(f"{name}={'NULL' if value is None else value[:40]}" for name, value in values.items())

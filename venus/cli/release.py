@@ -1,7 +1,7 @@
-"""`venus uninstall-triggers`: VENUS leaves the source; or single tables leave capture, and the others go on.
+"""`venus uninstall-triggers`: removes VENUS from the source, or single tables from capture while the others continue.
 
-A single table leaves in two steps, so that nothing that the triggers have noted is lost: the triggers go, capture takes
-what is in the log, then the log goes. Whoever is interrupted runs the same command again.
+The release of a single table has two steps, so that no logged change is lost: first the triggers are dropped, then
+capture reads the rest of the log and the log is dropped. An interrupted command can be run again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from venus.adapters.dialects.contract import InstallStep, RegisteredTable, Source
     from venus.config import Settings
 
-#: Between two looks at the logs.
+#: The pause between two reads of the logs.
 LOOK_S = 0.2
-#: What somebody has to know who runs the script.
+#: Instructions for running the script.
 REMARK = (
-    "-- What capture has not taken from a log table when it is dropped is left out: run the part in front of that,\n"
+    "-- Changes that capture has not read before their log table is dropped are left out: run the part before that,\n"
     "-- wait until `venus status` shows 0 in the log, then run the rest.\n"
 )
 
@@ -40,7 +40,7 @@ def uninstall_triggers(
         list[str] | None,
         typer.Argument(
             metavar="[TABLE]...",
-            help="Take only these tables out of capture; the others go on. None = everything that VENUS created.",
+            help="Take only these tables out of capture; the others continue. None = everything that VENUS created.",
         ),
     ] = None,
     wait_s: Annotated[
@@ -49,7 +49,7 @@ def uninstall_triggers(
             "--wait",
             metavar="SECONDS",
             min=0.0,
-            help="With TABLE: how long capture may take for what waits in its log. What is left then is left out.",
+            help="With TABLE: how long to wait for capture to read its log. What is left then is left out.",
         ),
     ] = 30.0,
     dry_run: DryRun = False,
@@ -58,7 +58,7 @@ def uninstall_triggers(
 ) -> int:
     """Remove everything that VENUS created at the source; or, with TABLE, what captures that table alone.
 
-    A table that is taken out stays at the targets as it was captured last. `venus install-triggers` takes it up again.
+    A released table keeps its last captured state at the targets. `venus install-triggers` captures it again.
     """
     run = Invocation.of(ctx, config, as_json)
     if names:
@@ -73,7 +73,7 @@ def uninstall_triggers(
 
 
 def release(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) -> int:
-    """Take these tables out of capture, and say which changes were not captured any more."""
+    """Release these tables from capture, and print how many logged changes were left out."""
     with opened_source(run.settings) as source:
         chosen, gone = chosen_tables(source, names)
         ids = list(chosen)
@@ -83,7 +83,7 @@ def release(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) 
             return show_sql(run, source, source.release_plan(ids) if ids else [], removal=True)
         steps, left = taken_out(source, chosen, wait_s, lambda: captures(run.settings), run.out.say)
         included = source.tables(run.settings.source.tables, run.settings.source.exclude)
-    # one that was dropped at the source is not chosen, whatever the patterns say
+    # a table that was dropped at the source is not chosen, whatever the patterns are
     again = sorted({s.qualified for s in included} & {t.schema.qualified for t in (*chosen.values(), *gone)})
     document = {
         "removed": [{"table": s.table, "what": s.what} for s in steps],
@@ -104,15 +104,15 @@ def release(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) 
 
 
 def chosen_tables(source: Source, names: list[str]) -> tuple[dict[int, RegisteredTable], list[RegisteredTable]]:
-    """Return the tables meant, by number; and those of which nothing is left. Refuses a name that means none."""
+    """Return the named tables, by number; and those of which nothing is left. Raises ConfigError for unknown names."""
     every = [*source.registered(), *source.released()]
-    meant = {t.schema.table_id: t for name in names for t in choose(every, name)}
-    gone = [t for i, t in meant.items() if t.state == RELEASED and not _leftovers(source, i)]
-    return {i: t for i, t in meant.items() if t not in gone}, gone
+    named = {t.schema.table_id: t for name in names for t in choose(every, name)}
+    gone = [t for i, t in named.items() if t.state == RELEASED and not _leftovers(source, i)]
+    return {i: t for i, t in named.items() if t not in gone}, gone
 
 
 def _leftovers(source: Source, table_id: int) -> list[InstallStep]:
-    """Return what a removal that was cut off has left of a table."""
+    """Return the steps that an interrupted removal has left."""
     return [s for s in source.release_plan([table_id]) if not s.what.startswith("state ")]
 
 
@@ -123,7 +123,7 @@ def taken_out(
     captures: Callable[[], bool],
     say: Callable[[str], None],
 ) -> tuple[list[InstallStep], dict[int, int]]:
-    """Take tables out; return what was removed, and how many changes in the log of each were not captured."""
+    """Release tables; return the removed objects, and how many changes in the log of each were not captured."""
     if not chosen:
         return [], {}
     steps = source.release(list(chosen))
@@ -139,11 +139,11 @@ def taken_out(
 def waited(
     source: Source, table_ids: Iterable[int], wait_s: float, captures: Callable[[], bool], say: Callable[[str], None]
 ) -> dict[int, int]:
-    """Wait until capture has taken what is in these logs; return what is left there.
+    """Wait until capture has read these logs; return how many changes are left there.
 
-    Nobody can take what is in the log of a table that is gone, or has halted at a row.
+    Capture cannot read the log of a dropped table, or of one that has halted at a row.
     """
-    deadline, told, numbers = time.monotonic() + wait_s, False, list(table_ids)
+    deadline, was_announced, numbers = time.monotonic() + wait_s, False, list(table_ids)
     there = set(source.table_names())
     while True:
         taken = {t.schema.table_id for t in source.registered() if t.state == RELEASING and t.schema.qualified in there}
@@ -152,14 +152,14 @@ def waited(
         waiting = sum(n for i, n in left.items() if i in taken)
         if not waiting or time.monotonic() >= deadline or not captures():
             return left
-        if not told:
+        if not was_announced:
             say(f"waiting up to {wait_s:.0f} s for {counted(waiting, 'change')} to be captured")
-            told = True
+            was_announced = True
         time.sleep(LOOK_S)
 
 
 def captures(settings: Settings) -> bool:
-    """Say whether anybody captures; nobody does as far as a broker knows that cannot be reached."""
+    """Return whether capture is connected; False if the broker is unreachable."""
     from venus.cli.load import producer_connected
 
     try:
@@ -169,6 +169,6 @@ def captures(settings: Settings) -> bool:
 
 
 def left_out(changes: int) -> str:
-    """Say which changes are not at the targets, if there are any."""
+    """Format the number of changes that the targets do not get; empty for none."""
     verb = "was" if changes == 1 else "were"
     return f"; {counted(changes, 'change')} in its log {verb} left out" if changes else ""

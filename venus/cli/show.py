@@ -1,4 +1,4 @@
-"""`venus config` and `venus version`: what is in force."""
+"""`venus config` and `venus version`: the settings and versions in force."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def config(
 
 
 def show_example(run: Invocation) -> int:
-    """Print the file that has every option with its default."""
+    """Print the example file, which has every option with its default."""
     text = resources.files("venus.config").joinpath("venus.example.toml").read_text("utf-8")
     if run.json:
         run.out.answer({"example": text})
-    else:  # as it is: it is to be a file
+    else:  # unchanged: the output may become a file
         sys.stdout.write(text)
     return 0
 
 
-#: What holds sections with names of the operator's own.
+#: Paths of sections whose subsections have names of the operator's choice.
 NAMED = ("targets", "alarms.to", "alarms.rules", "source")
 
 
 def flattened(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield every option with its path; a dictionary that is a value stays one."""
+    """Yield every option with its path; a dictionary that is a value is not flattened."""
     for name, value in tree.items():
         here = f"{path}.{name}" if path else name
         if isinstance(value, dict) and (not path or path in NAMED or here in NAMED):
@@ -62,7 +62,7 @@ def flattened(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str,
 
 
 def shown(value: object) -> str:
-    """Return a value as the file would spell it; numbers without thousands separators, they are to be copied."""
+    """Format a value as in the file, for copying: numbers have no thousands separators."""
     return (
         f"[{', '.join(map(shown, value))}]"
         if isinstance(value, list)

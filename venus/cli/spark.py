@@ -1,4 +1,4 @@
-"""`venus spark`: whether Spark can be used here, and how a cluster gets VENUS."""
+"""`venus spark`: checks Spark, and packages and submits VENUS for a cluster."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 app = Commands(help="Check Spark; package and submit for clusters.")
 
-#: The file that spark-submit runs. It imports every command, this module too, and is therefore known by its path alone.
+#: The file that spark-submit runs. It imports every command, this module too, and so has no importer.
 APPLICATION = Path(__file__).with_name("spark_job.py")
-#: So many tasks are sent out to see the workers, and each takes so long that one worker cannot take them all.
+#: The number of tasks that look at the workers, and their duration, so that one worker cannot run them all.
 PROBES = 4
 PROBE_PAUSE_S = 0.3
 
@@ -64,7 +64,7 @@ def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
 
 
 def settings_or_defaults(run: Invocation) -> Settings:
-    """Return the configuration; without any, Spark can still be looked at."""
+    """Return the configuration, or the defaults: the check of Spark needs none."""
     from venus.config import load
 
     settings = load(run.file)
@@ -73,7 +73,7 @@ def settings_or_defaults(run: Invocation) -> Settings:
 
 
 def described(settings: Settings) -> dict[str, str]:
-    """Say what a session would be made of."""
+    """Return the parts of a session: master, Java, PySpark."""
     from importlib.metadata import version
 
     from venus.figures import masked
@@ -94,7 +94,7 @@ def described(settings: Settings) -> dict[str, str]:
 
 
 def probe(settings: Settings) -> tuple[list[Worker], dict[str, float]]:
-    """Run a few tasks; return who ran them, and what took how long."""
+    """Run a few tasks; return the workers that ran them, and the time of each phase."""
     from venus.spark.probe import look
     from venus.spark.runner import open_runner
 
@@ -107,7 +107,7 @@ def probe(settings: Settings) -> tuple[list[Worker], dict[str, float]]:
 
 
 def unique(workers: list[Worker]) -> list[Worker]:
-    """Return one of each host and interpreter."""
+    """Return one worker for each host, interpreter and version of VENUS."""
     return list({(w.host, w.executable, w.venus): w for w in workers}.values())
 
 
@@ -189,7 +189,7 @@ def submit(
 
 
 def option_words(given: str) -> list[str]:
-    """Cut an option for spark-submit into its words, as a shell does."""
+    """Split an option for spark-submit into words, as a shell does."""
     try:
         return shlex.split(given)
     except ValueError as error:
@@ -197,12 +197,12 @@ def option_words(given: str) -> list[str]:
 
 
 def _names_configuration(word: str) -> bool:
-    """Whether this word says where a command's configuration is: -c FILE, -cFILE, --config FILE, --config=FILE."""
+    """Return whether this word is the option for the configuration: -c FILE, -cFILE, --config FILE, --config=FILE."""
     return word == "--config" or word.startswith("--config=") or re.match(r"-c(?!-)", word) is not None
 
 
 def with_config(command: list[str], run: Invocation) -> list[str]:
-    """Hand the configuration and the form of the answer on to the command."""
+    """Add the options for configuration and JSON output to the command."""
     words = list(command)
     if run.file is not None and not any(map(_names_configuration, words)):
         words += ["-c", str(run.file.resolve())]

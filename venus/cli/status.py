@@ -1,4 +1,4 @@
-"""`venus status`: where every change stands, how late each hop is, what blocks; works when a part is down."""
+"""`venus status`: positions, lag of each hop and problems; works when a part is down."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def status(
     ctx: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Also say about how many rows each table has, by each database's statistics.")
+        bool,
+        typer.Option(
+            "--rows", help="Also show the estimated number of rows of each table, from each database's statistics."
+        ),
     ] = False,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often, with --watch.")] = 2.0,
     config: ConfigOption = None,
@@ -76,7 +79,7 @@ def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> i
 
 
 def document(found: Overview) -> dict[str, Any]:
-    """Return the machine's form."""
+    """Return the JSON document."""
     return {
         "healthy": found.healthy,
         "verdict": verdict(found),
@@ -88,7 +91,7 @@ def document(found: Overview) -> dict[str, Any]:
 
 
 def verdict(found: Overview) -> str:
-    """Return the one line that counts."""
+    """Return the one-line verdict."""
     if found.healthy:
         following = [t for t in found.targets if not t.cut_over]
         if found.targets and not following:
@@ -101,7 +104,7 @@ def verdict(found: Overview) -> str:
 
 
 def lags(found: Overview) -> dict[str, Any]:
-    """Return the lag of each hop in seconds, None where it is not known."""
+    """Return the lag of each hop in seconds; None if unknown."""
     return {
         "source_to_broker_s": found.broker.captured_age_s,
         "ship_s": None if found.broker.ship_s is None else max(0.0, found.broker.ship_s),
@@ -111,7 +114,7 @@ def lags(found: Overview) -> dict[str, Any]:
 
 
 def shown(found: Overview) -> list[RenderableType]:
-    """Return what people see: the path from left to right, the tables, the problems, the verdict last."""
+    """Format the overview: the path in its order, the tables, the problems, the verdict last."""
     parts: list[RenderableType] = [path_table(found)]
     if found.source.tables or any(t.tables for t in found.targets):
         parts += ["", *tables_shown(found)]
@@ -134,14 +137,14 @@ def shown(found: Overview) -> list[RenderableType]:
 
 
 def scrub_shown(broker: BrokerView) -> list[str]:
-    """Say when the broker last read everything that it stores."""
+    """Format when the broker last read its whole store."""
     if broker.scrub_age_s is None:
         return []
-    return [f"the broker last read its whole store {seconds_shown(broker.scrub_age_s)} ago: it is sound"]
+    return [f"the broker last read its whole store {seconds_shown(broker.scrub_age_s)} ago: no damage"]
 
 
 def sentences(found: Overview) -> list[RenderableType]:
-    """Return what there is to say of tables that are not captured, and what is wrong."""
+    """Format the released tables and the problems."""
     parts: list[RenderableType] = ["", *found.released] if found.released else []
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
@@ -149,7 +152,7 @@ def sentences(found: Overview) -> list[RenderableType]:
 
 
 def rows_shown(found: Overview) -> list[str]:
-    """Say which tables get a part of their rows at which target, and how a change of that goes."""
+    """Format the row filters of tables at targets, and the progress of changing them."""
     return [
         f"target {target.name}: {table_.name} gets {table_.rows_shown}"
         for target in found.targets
@@ -159,7 +162,7 @@ def rows_shown(found: Overview) -> list[str]:
 
 
 def differing_shown(found: Overview) -> list[str]:
-    """Say which indexes, checks and foreign keys of which target are not the source's by now."""
+    """Format the indexes, checks and foreign keys of targets that differ from the source's."""
     return [
         f"target {target.name}: {table_.name}: {line}"
         for target in found.targets
@@ -169,29 +172,29 @@ def differing_shown(found: Overview) -> list[str]:
 
 
 def lease_shown(lease: LeaseView) -> str:
-    """Say who keeps a snapshot."""
-    who = lease.holder or "somebody without a name"
+    """Format a lease on a snapshot."""
+    holder = lease.holder or "an unnamed reader"
     left = seconds_shown(lease.left_s)
-    return f"a snapshot at offset {lease.offset:,} is kept for {who}, for another {left} if it is not read"
+    return f"a snapshot at offset {lease.offset:,} is kept for {holder}, for another {left} if it is not read"
 
 
 def replication_shown(found: ReplicationView) -> list[str]:
-    """Return who leads, how safe a commit is, and each replica."""
+    """Format the leader, the mode of replication and each replica."""
     leads = f"broker {found.leader} leads in term {found.term}" if found.leader else "no broker leads"
     mode = f"; replication is {found.mode}: {found.reason}" if found.mode else ""
     return [leads + mode, *(f"  replica at {replica_shown(replica)}" for replica in found.replicas)]
 
 
 def mirror_shown(found: MirrorView) -> str:
-    """Say what is mirrored, from where, and how far it is behind."""
+    """Format a mirror: its content, its upstream and its lag."""
     way = " -> ".join(found.path)
     what = f"{', '.join(found.only)} of " if found.only else ""
     rows = f" (only rows of {'; of '.join(found.where)})" if found.where else ""
     state = f"{found.state} for {seconds_shown(found.since_s)}"
     if found.state == "filling" and found.rows_expected:
         state += f", {found.rows:,} rows of about {found.rows_expected:,}"
-    everything = "it had everything then" if found.state == "cut off" else "it has everything"
-    behind = everything if not found.lag else f"{found.lag:,} offsets, {seconds_shown(found.lag_s)} behind"
+    level = "it was level then" if found.state == "cut off" else "it is level"
+    behind = level if not found.lag else f"{found.lag:,} offsets, {seconds_shown(found.lag_s)} behind"
     where = f" at {found.address}" if found.address else ""
     reason = f": {found.reason}" if found.reason else ""
     away = f"; not from {away_shown(found.nearest, found.away_s, found.not_back)}" if found.nearest else ""
@@ -199,7 +202,7 @@ def mirror_shown(found: MirrorView) -> str:
 
 
 def below_shown(below: ConsumerView) -> str:
-    """Say how far a broker set is that pulls from this one."""
+    """Format the position of a broker set that pulls from this one."""
     behind = (
         f"{counted(below.backlog_rows, 'change')} behind, {seconds_shown(below.oldest_s)}"
         if below.backlog_rows
@@ -210,14 +213,14 @@ def below_shown(below: ConsumerView) -> str:
 
 
 def replica_shown(replica: ReplicaView) -> str:
-    """Return one replica in words."""
+    """Format a replica."""
     state = "gone" if not replica.alive else "in sync" if replica.in_sync else "not in sync"
     behind = f", {counted(replica.behind, 'entry', 'entries')} behind" if replica.behind else ""
     return f"{replica.broker} ({replica.address or 'address not known'}): {state}{behind}"
 
 
 def path_table(found: Overview) -> RenderableType:
-    """One line per hop: how far, how late, what waits."""
+    """Build the table of hops: position, lag, waiting changes."""
     waiting = sum(t.log_rows for t in found.source.tables)
     rows: list[tuple[object, ...]] = [
         (
@@ -233,7 +236,7 @@ def path_table(found: Overview) -> RenderableType:
 
 
 def source_position(source: SourceView) -> str:
-    """Return the source's position in words."""
+    """Format the position of the source."""
     if not source.asked:
         return "not asked: source.url is not set"
     if source.unusable:
@@ -243,7 +246,7 @@ def source_position(source: SourceView) -> str:
 
 
 def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
-    """One target's line."""
+    """Build the row of a target."""
     if target.cut_over and not target.error:
         return f"target {target.name}", f"cut over at {target.cut_over}, offset {target.offset:,}", None, None
     consumer = found.consumer(target)
@@ -261,7 +264,7 @@ def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
 
 
 def broker_position(broker: BrokerView) -> str:
-    """Return the broker's position in words."""
+    """Format the position of the broker."""
     if broker.error or not broker.known:
         return unreachable(broker.error) or "does not know this business yet"
     behind = broker.next_offset - broker.materialised_offset
@@ -270,7 +273,7 @@ def broker_position(broker: BrokerView) -> str:
 
 
 def halves_shown(broker: BrokerView) -> str | None:
-    """Return the undecided half messages in words."""
+    """Format the undecided half messages."""
     if broker.error or not broker.known:
         return None
     if not broker.halves:
@@ -282,10 +285,10 @@ def halves_shown(broker: BrokerView) -> str | None:
 
 
 def unreachable(error: str) -> str:
-    """Say that a part did not answer; why is among the problems."""
+    """Return a mark for a part that did not answer; the reason is among the problems."""
     return "UNREACHABLE" if error else ""
 
 
 def age(seconds: float | None) -> str | None:
-    """Return an age for people."""
+    """Format an age."""
     return None if seconds is None else seconds_shown(seconds)

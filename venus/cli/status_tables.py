@@ -1,34 +1,29 @@
-"""The tables in `venus status`: a line each, unless they are many and simply follow."""
+"""Tables, loads and comparisons in `venus status`: a line for each table, except for many that simply follow."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from venus.cli.output import table
 from venus.conditions import ACTIVE, RELEASED
+from venus.figures import seconds_shown
 from venus.model import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from venus.adapter_figures import Comparison
     from venus.adapters.targets.views import TargetTable
-    from venus.cli.overview import Overview, SourceTable
+    from venus.cli.overview import BrokerView, Overview, SourceTable
 
     TargetTables = Mapping[str, Mapping[int, TargetTable]]
-import time
-from typing import TYPE_CHECKING
-
-from venus.figures import seconds_shown
-
-if TYPE_CHECKING:
-    from venus.adapter_figures import Comparison
-    from venus.cli.overview import BrokerView, Overview
 
 
 def compared_shown(found: Overview) -> list[str]:
-    """Say when each target was last compared, and with which verdict."""
+    """Format the last comparison of each target."""
     now_us = time.time_ns() / 1000
     return [
         f"target {target.name}: {comparison_shown(target.compared, now_us)}"
@@ -38,17 +33,17 @@ def compared_shown(found: Overview) -> list[str]:
 
 
 def comparison_shown(compared: Comparison, now_us: float) -> str:
-    """Return the outcome of a comparison in words."""
+    """Format the outcome of a comparison."""
     ago = seconds_shown(max(0.0, (now_us - compared.ended_at_us) / 1e6))
     counts = {"different": compared.different, "undecided": compared.undecided}
-    told = "".join(f", {counted(n, f'{what} row')}" for what, n in counts.items() if n)
+    differing = "".join(f", {counted(n, f'{what} row')}" for what, n in counts.items() if n)
     part = ", not everything was compared" if compared.partial else ""
     what = f"{counted(compared.rows, 'row')} of {counted(compared.tables, 'table')}"
-    return f"last verified {ago} ago: {compared.verdict} ({what}{told}{part})"
+    return f"last verified {ago} ago: {compared.verdict} ({what}{differing}{part})"
 
 
 def loads_shown(broker: BrokerView) -> list[str]:
-    """Say how far the loads under way are: those of the source into the broker, and those of targets from there."""
+    """Format the progress of running loads, from the source into the broker and from the broker into targets."""
     shown = [f"{fill.name} is read: {progress_shown(fill.rows, fill.rows_expected)}" for fill in broker.fills]
     for lease in broker.leases:
         if lease.rows_read:
@@ -60,21 +55,21 @@ def loads_shown(broker: BrokerView) -> list[str]:
 
 
 def progress_shown(rows: int, expected: int) -> str:
-    """Return rows of about how many."""
+    """Format a number of rows and their estimated total."""
     return f"{rows:,} of about {max(rows, expected):,} rows"
 
 
-#: With more tables than this, those that simply follow are counted.
+#: With more tables than this, those that simply follow are only counted.
 ALL_SHOWN_MAX = 200
-#: So many of the others have a line; every one that is halted has a sentence besides.
+#: Maximum number of lines for the others; each halted table has a sentence as well.
 LISTED_MAX = 1_000
 
 
 def tables_shown(found: Overview) -> list[RenderableType]:
-    """One line per table: state and counts at each place. Of many tables those that simply follow are counted."""
+    """Format state and counts of each table. Of many tables those that simply follow are only counted."""
     at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
     rows = [_captured_row(found, own, at_target) for own in found.source.tables]
-    if not rows:  # the source is down: the targets know the tables too
+    if not rows:  # the source is down, but the targets know the tables too
         names = {row.table_id: row.name for rows_ in at_target.values() for row in rows_.values()}
         rows = [_loaded_row(found, table_id, name, at_target) for table_id, name in sorted(names.items())]
     many = len(rows) > ALL_SHOWN_MAX
@@ -99,7 +94,7 @@ def tables_shown(found: Overview) -> list[RenderableType]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line about a table, and whether there is nothing to say of it but numbers."""
+    """A line about a table; `follows` means that only its numbers are of interest."""
 
     cells: tuple[object, ...]
     follows: bool
@@ -129,7 +124,7 @@ def _loaded_row(found: Overview, table_id: int, name: str, at_target: TargetTabl
 
 
 def _about(found: Overview, table_id: int, at_source: int | None, targets: Iterable[str]) -> list[str | None]:
-    """Return about how many rows a table has at the source and at each target, if that was asked for."""
+    """Format the estimated row counts of a table at the source and at each target, if requested."""
     if found.rows_about is None:
         return []
     counts = [at_source, *(found.rows_about.get(name, {}).get(table_id) for name in targets)]
@@ -145,6 +140,6 @@ def _follows(row: TargetTable | None) -> bool:
 
 
 def table_state(state: str, applied: int, quarantined: int) -> str:
-    """Return a table at a target in a few words."""
+    """Format the state of a table at a target."""
     text = f"{applied:,}" if state == "ACTIVE" else f"{applied:,} {state.lower()}"
     return f"{text} + {quarantined:,} in quarantine" if quarantined else text

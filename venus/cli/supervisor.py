@@ -1,8 +1,9 @@
-"""Keeps the loops of `venus sync` running as child processes, one each: they share nothing but the broker.
+"""Supervisor of the loops of `venus sync`, each in a child process, and the output of their events.
 
-A loop that is killed is started again; one that ends because it must (fenced, diverged, configuration) stays down. A
-target's does not take the others with it. Capture does: without it nothing new arrives, and a service that goes on
-looks well. A child notices the end of its parent, whatever ended it, by the end of its stdin.
+A loop that was killed is restarted; one that ended for a final reason (fenced, diverged, configuration) stays down. The
+end of a target's loop does not end the others. The end of capture does: without it nothing new arrives, but the service
+would look healthy. A child notices the end of its parent by the end of its stdin. Events are written as JSON lines for
+machines; people see what has changed, and a line a minute.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from venus.patience import REMIND_S
 
 logger = logging.getLogger(__name__)
 
-#: How often counters alone are worth a line.
+#: How often a line is written if only counters have changed.
 EVERY_S = 60.0
-#: A change of one of these is worth a line at once.
+#: A change of one of these fields is written at once.
 TELLING = ("event", "circuit", "blocked_by", "error", "constraints")
-#: These alternate while the other side is away; one line says it.
+#: States that alternate while the other side is unreachable; they count as one.
 AWAY = ("connecting", "reconnecting", "waiting to reconnect")
-#: What says that a loop does not work, and what follows from that and is not said again and again.
+#: Events of a loop that does not work, and its consequences, which are not written repeatedly.
 TROUBLE, STARTS, BETWEEN = ("waiting", "restarts"), ("started", "running"), ("connecting", "failed")
 QUIET = ("report", *TROUBLE)
 _FIGURES = re.compile(r"\d[\d,.]*")
-#: In these states the last error is history.
+#: In these states the last error is no longer current.
 WELL = ("capturing", "filling", "stopped")
-#: What a person wants to see of a report, in this order.
+#: The fields of a report for people, in this order.
 SHOWN = (
     "state",
     "rows",
@@ -58,23 +59,23 @@ SHOWN = (
     "constraints",
     "text",
 )
-#: What a circuit breaker's states mean to a person; a closed one is nothing to speak of.
-CIRCUIT = {Circuit.OPEN.value: "the target is left alone for a while", Circuit.HALF_OPEN.value: "the target is tried"}
-#: Fields that have another name for people.
+#: The states of a circuit breaker in words; a closed one is not mentioned.
+CIRCUIT = {Circuit.OPEN.value: "the target is paused for a while", Circuit.HALF_OPEN.value: "the target is tried"}
+#: Fields with another label for people.
 CALLED = {"circuit": ""}
 
 
 class Narrator:
-    """Tells the events of all loops of one `venus sync`."""
+    """Writer of the events of all loops of one `venus sync`."""
 
     def __init__(self, run: Invocation) -> None:
         self._run = run
-        self._told: dict[str, tuple[object, float]] = {}
-        self._trouble: dict[str, str] = {}  # what each loop waits for or was ended by
-        self._filled: dict[str, object] = {}  # the fills of each loop's last report
+        self._written: dict[str, tuple[object, float]] = {}
+        self._trouble: dict[str, str] = {}  # the error that each loop waits for or ended with
+        self._filled: dict[str, object] = {}  # the fills in the last report of each loop
 
     def report(self, loop: str, found: Any) -> None:
-        """Take a loop's own report, a frozen dataclass. Fills that have all ended are passed on once."""
+        """Write the report of a loop, a frozen dataclass. Fills that have all ended are written once."""
         fills = getattr(found, "fills", ())
         if fills and fills is self._filled.get(loop):
             found = dataclasses.replace(found, fills=())
@@ -83,7 +84,7 @@ class Narrator:
         self.event(loop, {"event": "report", **dataclasses.asdict(found)})
 
     def event(self, loop: str, found: dict[str, Any]) -> None:
-        """Take anything that happened to a loop, here or in a child."""
+        """Write an event of a loop, from this process or a child."""
         is_news = self._is_news(loop, found)
         if is_news and found["event"] in (*TROUBLE, "stays down") and self._logs:
             logger.warning("%s: %s", loop, self._run.redactor(sentence(found)))
@@ -93,7 +94,7 @@ class Narrator:
 
     @property
     def _logs(self) -> bool:
-        """Whether the log says trouble as well: where standard output, which says it too, is not for people."""
+        """Whether problems go to the log as well, because standard output is not for people."""
         return (self._run.json or self._run.log_format != "text") and not self._run.supervised
 
     def _is_news(self, loop: str, found: dict[str, Any]) -> bool:
@@ -105,25 +106,25 @@ class Narrator:
         elif loop in self._trouble and (what in STARTS or state in BETWEEN):
             return False
         key = self._key(found)
-        last_key, last_s = self._told.get(loop, (None, 0.0))
+        last_key, last_s = self._written.get(loop, (None, 0.0))
         if what in QUIET and key == last_key and time.monotonic() - last_s < EVERY_S:
             return False
-        self._told[loop] = (key, time.monotonic())
+        self._written[loop] = (key, time.monotonic())
         return True
 
     def _key(self, found: dict[str, Any]) -> object:
-        """Return what must differ from the last line for another one to be worth it."""
+        """Return the part of an event that must differ from that of the last line for a new line."""
         error, state = found.get("error") or "", found.get("state")
         if found["event"] in TROUBLE and error:
             return _FIGURES.sub("#", error)
         held = tuple(t.get("source_name") for t in found.get("held", ()) if isinstance(t, dict))
-        # a target that cannot be reached opens its circuit a little later: that is the same trouble
+        # an unreachable target opens its circuit a little later, which is the same problem
         telling = ("event", "error", "constraints") if error else TELLING
         return (*(found.get(name) for name in telling), "away" if state in AWAY else state, held)
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """Return an event for people: what happened, then the figures that are not empty."""
+    """Format an event: what happened, then the figures that are not empty."""
     if found["event"] in ("restarts", "stays down", "waiting"):
         then = f"starts again in {found['in_s']:.0f} s" if found["event"] == "restarts" else found["event"]
         hint = f"; {found['hint']}" if found.get("hint") else ""
@@ -144,48 +145,48 @@ def sentence(found: dict[str, Any]) -> str:
 
 
 def unfinished(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the first fills that go on."""
+    """Return the first fills that have not ended."""
     return [f for f in found.get("fills", ()) if isinstance(f, dict) and not f["done"]]
 
 
-#: Exit codes after which starting again cannot help: the two sides differ, or the configuration is wrong. A safety rule
-#: (3) can: a target may be loaded meanwhile, or another process may let go of it.
+#: Exit codes after which a restart cannot help: the two sides differ, or the configuration is wrong. After a refusal by
+#: a safety rule (3) it can: a target may be loaded meanwhile, or another process may release it.
 FINAL_CODES = (1, 2)
 REFUSED_CODE, REFUSED_WAIT_S = 3, 15.0
-#: Errors that have no exit code of their own and are final all the same.
+#: Errors that are final, but have no exit code of their own.
 FINAL_ERRORS = ("Fenced", "Held", "Denied", "Unproven", "NotInstalled")
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
-#: A loop that ran so long has recovered from whatever stopped it before.
+#: A loop that ran this long has recovered from its last failure.
 HEALTHY_AFTER_S = 60.0
-#: While our own output is not taken (a terminal that was stopped), so many lines of the loops wait; then only what is
-#: said once is kept, and counters that come again are dropped.
+#: How many lines of the loops wait while our own output is blocked, as by a stopped terminal. Above that, reports
+#: are dropped, because they are repeated; other events are kept.
 LINES_MAX = 1000
 _REPORT = '"event": "report"'
 STOP_TIMEOUT_S = 30.0
 
-#: What happened to a loop, by its name.
+#: Callback with the name of a loop and its event.
 Event = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Loop:
-    """One child process: what starts it and how it has fared."""
+    """A child process: its command and its state."""
 
     name: str
     command: Sequence[str]
-    at_first: Sequence[str] = ()  # options of its first start only
-    vital: bool = False  # nothing goes on without it
+    at_first: Sequence[str] = ()  # options of the first start only
+    vital: bool = False  # its end ends all loops
     process: subprocess.Popen[str] | None = None
     started: float = 0.0
     restart_at: float = 0.0
     restarts: int = 0
     error: dict[str, Any] = field(default_factory=dict)
     code: int | None = None  # set once it stays down
-    said_at: float = 0.0  # when it was last said that it stays down
+    said_at: float = 0.0  # when it was last reported that it stays down
 
 
 class Supervisor:
-    """Starts loops, passes on what they report, restarts and finally stops them."""
+    """Supervisor that starts loops, passes on their events, restarts them and finally stops them."""
 
     def __init__(self, loops: Sequence[Loop], stop: threading.Event, event: Event) -> None:
         self._loops = loops
@@ -194,7 +195,7 @@ class Supervisor:
         self._lines: queue.SimpleQueue[tuple[Loop, str]] = queue.SimpleQueue()
 
     def run(self) -> int:
-        """Return when everything has been stopped or nothing is left that could run: the worst exit code."""
+        """Run until all loops are stopped or stay down; return the worst exit code."""
         for loop in self._loops:
             self._start(loop)
         try:
@@ -214,7 +215,7 @@ class Supervisor:
     def _start(self, loop: Loop) -> None:
         loop.error = {}
         loop.started = time.monotonic()
-        # a session of its own: Ctrl-C on the terminal reaches the parent alone, which then stops its children in order
+        # a session of its own: Ctrl-C on the terminal reaches only the parent, which then stops its children in order
         loop.process = subprocess.Popen(
             [*loop.command, *loop.at_first],
             stdin=subprocess.PIPE,
@@ -251,7 +252,7 @@ class Supervisor:
             found = {"event": "output", "text": line.rstrip()}
         if "loop" in found or "event" in found:
             self._event(loop.name, found)
-        else:  # its last words: what any command says of its failure
+        else:  # the error document with which any command fails
             loop.error = found.get("error", {})
 
     def _look_after(self, loop: Loop) -> None:
@@ -265,11 +266,11 @@ class Supervisor:
         code = loop.process.poll()
         if code is None:
             return
-        self._drain(0.1)  # its last words
+        self._drain(0.1)  # its error document
         if time.monotonic() - loop.started > HEALTHY_AFTER_S:
             loop.restarts = 0
         loop.process = None
-        said = {"code": code, "error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
+        outcome = {"code": code, "error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
         if code in FINAL_CODES or loop.error.get("kind") in FINAL_ERRORS:
             loop.code = code
             self._remind(loop)
@@ -277,18 +278,18 @@ class Supervisor:
         delay_s = min(RESTART_MAX_S, RESTART_MIN_S * 2.0**loop.restarts) if code != REFUSED_CODE else REFUSED_WAIT_S
         loop.restarts += 1
         loop.restart_at = time.monotonic() + delay_s
-        self._event(loop.name, {"event": "restarts", "in_s": delay_s, **said})
+        self._event(loop.name, {"event": "restarts", "in_s": delay_s, **outcome})
 
     def _remind(self, loop: Loop) -> None:
-        """Say that a loop stays down and why: at once, and now and then while others go on."""
+        """Report that a loop stays down and why: at once, and repeatedly while others run."""
         if time.monotonic() < loop.said_at + REMIND_S and loop.said_at:
             return
         loop.said_at = time.monotonic()
-        said = {"code": loop.code, "error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
-        self._event(loop.name, {"event": "stays down", **said})
+        outcome = {"code": loop.code, "error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
+        self._event(loop.name, {"event": "stays down", **outcome})
 
     def _end_all(self) -> None:
-        """Stop the children as an operator would, and only then harder."""
+        """Stop the children by SIGTERM, and kill those that do not end in time."""
         running = [loop.process for loop in self._loops if loop.process is not None]
         for process in running:
             process.terminate()
@@ -305,7 +306,7 @@ class Supervisor:
 
 
 def stop_with_parent(stop: threading.Event) -> None:
-    """Set `stop` when stdin ends: the parent holds the other end as long as it lives."""
+    """Set `stop` when stdin ends, which happens when the parent ends."""
 
     def wait() -> None:
         while sys.stdin.read(4096):

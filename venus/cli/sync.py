@@ -1,8 +1,7 @@
-"""`venus sync`: capture and apply, for as long as it runs.
+"""`venus sync`: captures changes and applies them continuously.
 
-One loop (`--capture-only`, or `--apply-only` with one target) runs in this process; several run as children, so that
-one failing target cannot stop the others. All positions are durable elsewhere: stopping and starting again is safe
-at any moment.
+One loop (`--capture-only`, or `--apply-only` with one target) runs in this process. Several run as children, so that
+one failing target cannot stop the others. All positions are durable elsewhere, so a stop is safe at any moment.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,17 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from venus.config import Settings
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from venus.adapters.targets.contract import Target
     from venus.config import Settings
 
 
 def run_spark(settings: Settings, target: Target, stop: threading.Event, report: Callable[[Any], None]) -> None:
-    """Apply to one target until `stop`, in a session of Spark."""
+    """Apply changes to one target in a Spark session, until `stop`."""
     from venus.spark.runner import SparkRunner
     from venus.spark.session import open_session
     from venus.spark.streaming_apply import run_stream
@@ -122,7 +117,7 @@ def run_several(
 
 
 def say_that_capture_ended(run: Invocation, capture: Loop) -> None:
-    """Write why the whole command ends."""
+    """Print the reason for which the whole command ends."""
     why = capture.error.get("message") or f"it ended with code {capture.code}"
     message, hint = f"capture has ended, and the targets were stopped: {why}", capture.error.get("hint", "")
     for line in (f"venus: {message}", f"  {hint}")[: 2 if hint else 1]:
@@ -132,7 +127,7 @@ def say_that_capture_ended(run: Invocation, capture: Loop) -> None:
 
 
 def require_sync_engine(settings: Settings, engine: str) -> None:
-    """Refuse an engine that is not there, before anything starts."""
+    """Refuse an unavailable engine before anything starts. Raises ConfigError."""
     if engine == "local":
         return
     if engine != "spark":
@@ -148,7 +143,7 @@ def require_sync_engine(settings: Settings, engine: str) -> None:
 
 
 def chosen_targets(settings: Settings, names: list[str] | None, *, capture_only: bool, apply_only: bool) -> list[str]:
-    """Return the targets to apply to; a contradiction or an unknown name is refused before anything starts."""
+    """Return the targets to apply to. Raises ConfigError for contradictory options and unknown names."""
     from venus.config import require_source, require_target
 
     if capture_only and (apply_only or names):
@@ -165,9 +160,9 @@ def chosen_targets(settings: Settings, names: list[str] | None, *, capture_only:
 
 
 def stop_on_signals(stop: threading.Event) -> None:
-    """Let signals end the command in order; a second one ends it at once.
+    """Let a signal end the command in order, and a second one at once.
 
-    Not a second SIGHUP: the shell and the system each send one when a terminal is closed.
+    A second SIGHUP does not count: the shell and the system each send one when a terminal is closed.
     """
 
     def ask(number: int, _frame: FrameType | None) -> None:
@@ -180,7 +175,7 @@ def stop_on_signals(stop: threading.Event) -> None:
 
 
 def loop_of(run: Invocation, name: str, *options: str) -> Loop:
-    """Return the child process of one loop: this same command with the one thing to do."""
+    """Build the child process of one loop: this command with the options of that loop."""
     own = [*(["--verbose"] if run.verbose else []), "--log-format", run.log_format]
     command = [sys.executable, "-m", "venus.cli", *own, "sync", *options, "--with-parent", "--json"]
     if run.file is not None:
@@ -205,7 +200,7 @@ def run_one(
     def report(found: Any) -> None:
         nonlocal settled, has_worked
         has_worked = has_worked or is_at_work(found)
-        if not settled:  # the loop is open at both ends, and has imported what it needs
+        if not settled:  # both ends of the loop are connected, and all imports are done
             settle()
             settled = True
         narrator.report(name, found)
@@ -235,7 +230,7 @@ def run_one(
 def follower(
     settings: Settings, name: str, engine: str, stop: threading.Event, report: Callable[[Any], None]
 ) -> Callable[[], None]:
-    """Return the loop of one target. What Spark cannot write to is written by this process."""
+    """Return the loop of one target. This process writes to a target that Spark cannot write to."""
     from venus.adapters.targets.registry import open_target
 
     target = open_target(settings, name)
@@ -245,7 +240,7 @@ def follower(
 
 
 def is_at_work(report: Any) -> bool:
-    """Return whether a report says that the loop is open at both ends."""
+    """Return whether a report shows that both ends of the loop are connected."""
     state = getattr(report, "state", "")
     return state in WELL if state else not report.error
 
@@ -258,9 +253,9 @@ def until_stopped(
     *,
     supervised: bool,
 ) -> None:
-    """Run a loop and wait for what may pass by itself; everything else ends it.
+    """Run a loop; retry after errors that may pass by themselves, and raise all others.
 
-    What another command must make true is waited for only beside other loops, which go on meanwhile.
+    A condition that another command must fulfil is waited for only beside other loops, which continue meanwhile.
     """
     delay_s = DELAY_MIN_S
     while True:

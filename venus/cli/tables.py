@@ -1,4 +1,8 @@
-"""`venus pause`, `resume`, `resync`: of capture at the source or of apply at one target; everything, or one table."""
+"""`venus pause`, `resume`, `resync` and `forget`: commands on single tables, targets and businesses.
+
+The first three act on capture at the source or on apply at one target, for one table or all. `forget` drops what the
+broker keeps for a target that will not come back, or a whole business.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,11 @@ from venus.cli.install import opened_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.conditions import RELEASING, gone_way_out
 from venus.errors import ConfigError, Refused
+from venus.model import counted
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable, Source
-from typing import TYPE_CHECKING
-
-from venus.model import counted
-
-if TYPE_CHECKING:
     from venus.rpc.admin import Admin
 
 
@@ -88,7 +88,7 @@ def _business(admin: Admin, name: str, yes: bool) -> str:
             hint="stop its capture and its targets, then repeat with --yes to confirm",
         )
     admin.forget_business(name)
-    return f"the broker has forgotten business {name} and all it had"
+    return f"the broker has forgotten business {name} and all its data"
 
 
 TableArgument = Annotated[
@@ -168,7 +168,7 @@ def resync(
 
 
 def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int:
-    """Set the state of captured tables; one that missed changes is not declared well by resuming it."""
+    """Set the state of captured tables. A table that has missed changes cannot be resumed, only resynchronised."""
     with opened_source(run.settings) as source:
         chosen = staying(captured_tables(source, name), name)
         missed = [t.schema.qualified for t in chosen if t.state == "RESYNC"]
@@ -185,7 +185,7 @@ def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int
 
 
 def captured_tables(source: Source, name: str | None) -> list[RegisteredTable]:
-    """Return the captured tables meant; say so if the one that is named was taken out of capture."""
+    """Return the named captured table, or all. Raises Refused if the named one was released."""
     registered = source.registered()
     if name is not None and not any(name in (t.schema.qualified, t.schema.name) for t in registered):
         for table in source.released():
@@ -196,7 +196,7 @@ def captured_tables(source: Source, name: str | None) -> list[RegisteredTable]:
 
 
 def staying(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
-    """Leave out what is on its way out of capture; refuse it if it was named."""
+    """Return the tables that are not being released. Raises Refused if the named one is."""
     leaving = [t.schema.qualified for t in tables if t.state == RELEASING]
     if leaving and name is not None:
         hint = f"`venus uninstall-triggers {leaving[0]}` finishes that, `venus install-triggers` takes it up again"
@@ -205,7 +205,7 @@ def staying(tables: list[RegisteredTable], name: str | None) -> list[RegisteredT
 
 
 def choose(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
-    """Return the tables meant; refuse a name that means none, or more than one."""
+    """Return the named table, or all. Raises ConfigError for a name of no table or of several."""
     tables = [t for t in tables if not t.schema.is_heartbeat]
     if not tables:
         raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")
@@ -223,7 +223,7 @@ def choose(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTa
 
 
 def at_target(run: Invocation, what: str, target: str, name: str | None) -> int:
-    """Do it at a target."""
+    """Pause, resume or resync at a target."""
     from venus.adapters.targets.registry import open_target
 
     opened = open_target(run.settings, target)

@@ -1,23 +1,21 @@
-"""`venus cluster topology`: the broker sets of the network, who pulls from whom, and how far each hop is."""
+"""`venus cluster topology`: the broker sets of the network, their upstreams, and the lag of each hop.
+
+The configured brokers and all sets above them are asked; their answers are merged into one view.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.errors import ConfigError, Unavailable
-
-if TYPE_CHECKING:
-    from venus.network.drawing import Hop, SetView
-from collections import defaultdict
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-
 from venus.cli.probes import moment_of
-from venus.errors import VenusError
+from venus.errors import ConfigError, Unavailable, VenusError
 from venus.network.drawing import Hop, SetView, View
 from venus.network.topology import PULLS_AS, BrokerSet, Tier, merged, problems_of
 from venus.rpc.address import Address, Proof
@@ -25,13 +23,17 @@ from venus.rpc.admin import Admin
 from venus.rpc.homes import is_home
 from venus.wire import broker_pb2
 
+if TYPE_CHECKING:
+    from venus.network.drawing import Hop, SetView
+
+
 SETS_MAX = 200
 ASKED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the brokers at some addresses have said, or why they have not."""
+    """The status of the brokers at some addresses, or the error."""
 
     addresses: tuple[str, ...]
     status: broker_pb2.BrokerStatus | None = None
@@ -60,7 +62,7 @@ def look(starts: Iterable[tuple[str, ...]], proof: Proof) -> View:
 
 
 def _named(status: broker_pb2.BrokerStatus) -> Iterable[Iterable[str]]:
-    """Yield the addresses of other sets that a broker knows, those of a set together."""
+    """Yield the addresses of other sets that a broker knows, grouped by set."""
     yield status.network.upstream
     yield status.network.former
     yield status.network.home
@@ -78,12 +80,12 @@ def _ask(addresses: tuple[str, ...], proof: Proof) -> Answer:
 
 
 def view_of(answers: Iterable[Answer]) -> View:
-    """Put answers together: sets that answered, sets that did not, and those of which only others have spoken."""
-    told = [(_set_of(one.status.network, one.addresses), one.status) for one in answers if one.status is not None]
-    topology, problems = merged(found for found, _ in told)
-    problems += [*_namesakes(told), *problems_of(topology.sets, complete=False), *_second_homes(told)]
+    """Merge answers into a view: sets that answered, sets that did not, and those that only others mention."""
+    known_sets = [(_set_of(one.status.network, one.addresses), one.status) for one in answers if one.status is not None]
+    topology, problems = merged(found for found, _ in known_sets)
+    problems += [*_namesakes(known_sets), *problems_of(topology.sets, complete=False), *_second_homes(known_sets)]
     views: dict[str, SetView] = {}
-    for found, status in told:
+    for found, status in known_sets:
         whole = topology.named(found.name) or found
         if found.name not in views:
             views[found.name] = SetView(
@@ -92,7 +94,7 @@ def view_of(answers: Iterable[Answer]) -> View:
                 businesses=tuple(_mirror_hop(entry, moment_of(status)) for entry in status.businesses),
                 trouble=status.network.refused,
             )
-    for found, status in told:
+    for found, status in known_sets:
         for lower in _spoken_of(found, status):
             known = views.get(lower.set.name)
             if known is None:
@@ -106,13 +108,13 @@ def view_of(answers: Iterable[Answer]) -> View:
     return View(tuple(views.values()), tuple(dict.fromkeys(problems)))
 
 
-def _namesakes(told: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
-    """Yield a sentence for each name that several sets have: they would take turns as one consumer of the set above."""
+def _namesakes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
+    """Yield a sentence for each name of several sets: they would alternate as one consumer of the set above."""
     homes: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for found, status in told:
+    for found, status in known_sets:
         # The brokers of a cluster are one set; a broker without one may be asked at several addresses.
-        who = status.cluster or str(status.started_at_us)
-        homes[found.name].setdefault(who, ", ".join(found.addresses))
+        identity = status.cluster or str(status.started_at_us)
+        homes[found.name].setdefault(identity, ", ".join(found.addresses))
     for name, places in homes.items():
         if len(places) > 1:
             where = " and at ".join(places.values())
@@ -132,10 +134,10 @@ def _set_of(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> Br
     )
 
 
-def _second_homes(told: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
-    """Yield the businesses of one network that two sets take for theirs."""
+def _second_homes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
+    """Yield a sentence for each business of which two sets are the home."""
     homes: dict[tuple[str, str], dict[str, int]] = {}
-    for found, status in told:
+    for found, status in known_sets:
         for entry in status.businesses:
             if is_home(status.network, entry):
                 for network in status.network.networks[:1]:
@@ -155,7 +157,7 @@ def _unknown(name: str, level: int) -> BrokerSet:
 
 
 def _pulls_from(status: broker_pb2.BrokerStatus) -> str:
-    """Return the set above: the one that is connected, or the last one that was."""
+    """Return the set above that is connected, or was connected last."""
     connected = [entry.mirror.set for entry in status.businesses if entry.HasField("mirror") and entry.mirror.set]
     return next(iter(connected), status.network.path[-2] if len(status.network.path) > 1 else "")
 
@@ -182,7 +184,7 @@ def _mirror_hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
 
 
 def _spoken_of(upper: BrokerSet, status: broker_pb2.BrokerStatus) -> Iterable[SetView]:
-    """Yield the sets that pull from one, as it sees them: what they have acknowledged."""
+    """Yield the sets that pull from `upper`, with the offsets that they have acknowledged there."""
     for entry in status.businesses:
         for consumer in entry.consumers:
             if consumer.group.startswith(PULLS_AS):
@@ -205,7 +207,7 @@ def topology(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Draw the broker sets, who pulls from whom, offsets and lag. Exit code 1 if something needs attention.
+    """Draw the broker sets, their upstreams, offsets and lag. Exit code 1 if something needs attention.
 
     It asks the brokers of `[broker] addresses` and `further`, and all sets above them. A set below that is not asked
     is shown as the set above sees it.

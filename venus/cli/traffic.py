@@ -1,6 +1,6 @@
-"""A broker's traffic as `venus status` shows it: who is held back, what the broker has suffered, which limits are near.
+"""Traffic, replication and mirror of a broker in `venus status`: limited clients, sub-health, limits that are near.
 
-Lanes that are degraded are alarms of the broker already; here they are for machines only. Pure.
+Degraded lanes are alarms of the broker already; here they appear only in the JSON output. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """A replica as the broker that was asked knows it."""
+    """A replica, as the queried broker knows it."""
 
     broker: str
     address: str
@@ -29,7 +29,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationView:
-    """How the business is replicated."""
+    """The replication of the business."""
 
     term: int
     leader: str
@@ -46,7 +46,7 @@ class ReplicationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorView:
-    """How a mirror stands to the broker set above."""
+    """A mirror and its upstream."""
 
     path: tuple[str, ...]  # the sets from the home to this one
     state: str
@@ -60,23 +60,23 @@ class MirrorView:
     rows: int
     rows_expected: int
     only: tuple[str, ...] = ()
-    #: Of which tables some rows only are here: "TABLE where PREDICATE".
+    #: The tables with a row filter: "TABLE where PREDICATE".
     where: tuple[str, ...] = ()
-    #: The set that it should come from, for how long it has not, and why; empty = it comes from there.
+    #: The nearest set, if it is not the upstream; with the time since then and the reason.
     nearest: str = ""
     away_s: float = 0.0
     not_back: str = ""
 
 
-#: Large work of the broker's own pauses for small commits: no one has to know.
+#: The broker's own large work pauses for small commits, which needs no attention.
 COURTESY = Brake.SMALL.value
-#: From this part of a limit on, people are shown the gauge.
+#: From this share of a limit on, the gauge is shown.
 NEAR = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrakeView:
-    """A brake that has held somebody back since the broker's start; `since_s` ago without a pause."""
+    """A limiter that has held back clients since the broker's start; `since_s` = how long without a pause."""
 
     brake: str
     business: str
@@ -89,7 +89,7 @@ class BrakeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneView:
-    """A lane's threads; `degraded_s` is None while it is served fully."""
+    """The threads of a lane; `degraded_s` is None while it is fully served."""
 
     lane: int
     name: str
@@ -102,7 +102,7 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactView:
-    """Why the broker is sub-healthy, and how long ago that was last seen."""
+    """A reason why the broker is sub-healthy, and how long ago it was last observed."""
 
     fact: str
     reason: str
@@ -111,7 +111,7 @@ class FactView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeView:
-    """What a limit is compared with; a limit of 0 is none."""
+    """A measured value and its limit; 0 = no limit."""
 
     name: str
     value: float
@@ -121,7 +121,7 @@ class GaugeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowView:
-    """A consumer group that takes nothing, for so long, and its window."""
+    """A consumer group without progress, the time since then, and its window."""
 
     group: str
     since_s: float
@@ -130,7 +130,7 @@ class SlowView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficView:
-    """Everything of that."""
+    """The traffic of a business and its broker."""
 
     brakes: tuple[BrakeView, ...] = ()
     lanes: tuple[LaneView, ...] = ()
@@ -140,7 +140,7 @@ class TrafficView:
 
 
 def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) -> TrafficView:
-    """Return what concerns a business (None = it is unknown there), and the broker as a whole."""
+    """Build the view of a business (None = unknown there) and of the broker as a whole."""
     names = {"", own.business} if own is not None else {""}
 
     def ago(us: int) -> float:
@@ -187,9 +187,9 @@ def _gauge(found: GaugeStatus) -> GaugeView:
 
 
 def traffic_shown(found: TrafficView, *, follows: bool = True) -> list[str]:
-    """Return a line for everyone who is held back now, each fact, each limit that is near; nothing while all is well.
+    """Format each active limiter, slow consumer, fact and limit that is near; no lines while there is none.
 
-    When no target `follows` any more, no write waits for VENUS: what is held back then concerns no one.
+    When no target `follows` any more, no write waits for VENUS, and limiters and slow consumers are not shown.
     """
     lines = [_held(brake) for brake in found.brakes if brake.on and brake.brake != COURTESY and follows]
     lines += [
@@ -209,7 +209,7 @@ def traffic_shown(found: TrafficView, *, follows: bool = True) -> list[str]:
 def _held(brake: BrakeView) -> str:
     times = f"{brake.times:,} {'time' if brake.times == 1 else 'times'} since the broker's start"
     return (
-        f"~ limiter {brake.brake}: holds back {brake.who or 'everybody'} for {seconds_shown(brake.since_s)}; "
+        f"~ limiter {brake.brake}: holds back {brake.who or 'all clients'} for {seconds_shown(brake.since_s)}; "
         f"{times}, {seconds_shown(brake.waited_s)} altogether"
     )
 

@@ -1,6 +1,6 @@
-"""`venus verify`: whether source, full data and target are equal, row by row, while everything is in use.
+"""`venus verify`: compares source, full data and target row by row while everything is in use.
 
-Exit codes of its own, for scripts: 0 same, 1 different, 3 undecided, 2 the comparison could not be made.
+Its exit codes are made for scripts: 0 same, 1 different, 3 undecided, 2 the comparison could not be made.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def verify(
 
 
 def write_reports(result: Result, html: Path | None, parquet: Path | None) -> None:
-    """Write what was found into the files that were asked for."""
+    """Write the result to the requested files."""
     if html is not None:
         from venus.adapters.verify.html import write_html
 
@@ -130,7 +130,7 @@ def write_reports(result: Result, html: Path | None, parquet: Path | None) -> No
 
 
 def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str) -> None:
-    """Refuse what is misspelt or contradicts itself."""
+    """Raise ConfigError for misspelt or contradictory options."""
     from venus.adapters.verify.options import DIGESTS, LEG_NAMES, MODES
 
     for name, value, known in (
@@ -150,7 +150,7 @@ def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str)
 
 @contextmanager
 def failing_with_2() -> Iterator[None]:
-    """Let a comparison that could not be made be told from differences and from undecided rows."""
+    """Turn errors into VerificationFailed, whose exit code differs from those of different and undecided rows."""
     from venus.adapters.verify.run import VerificationFailed
 
     try:
@@ -177,7 +177,7 @@ def compare(run: Invocation, settings: Settings, options: Options, engine: str) 
 
 
 def runners(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
-    """Return what chooses a runner for a table; Spark, once started, runs all of them."""
+    """Return the function that chooses the runner for a table; Spark, once started, runs all of them."""
     from venus.cli.engine import choose_runner
 
     spark: list[Runner] = []
@@ -194,7 +194,7 @@ def runners(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
 
 
 def mend(run: Invocation, settings: Settings, options: Options, result: Result) -> Repaired:
-    """Ship the wrong rows once more."""
+    """Ship the wrong rows again."""
     from venus.adapters.verify.repair import repair
 
     count = len(result.shippable)
@@ -205,7 +205,7 @@ def mend(run: Invocation, settings: Settings, options: Options, result: Result) 
 
 
 def record(run: Invocation, settings: Settings, options: Options, result: Result, repaired: Repaired | None) -> None:
-    """Leave time and verdict at the target, for status and page. What cannot be written there does not change them."""
+    """Store time and verdict at the target, for status and page. A failure does not change the verdict."""
     from venus.adapter_figures import VERDICTS, Comparison
     from venus.adapters.targets.registry import open_target
 
@@ -224,14 +224,14 @@ def record(run: Invocation, settings: Settings, options: Options, result: Result
         target = open_target(settings, options.target)
         before = target.look().compared
         if compared.partial and compared.verdict != "different" and before and before.verdict == "different":
-            return  # it says nothing of the rows that differed
+            return  # a partial comparison does not cover the rows that differed
         target.record_comparison(compared)
     except VenusError as error:
         run.out.say(f"status and page will not show this comparison: {error}")
 
 
 def compared_rows(result: Result) -> dict[str, int]:
-    """Return how many rows of each table were compared; a table may have been compared on several legs."""
+    """Return how many rows of each table were compared; several legs may have compared a table."""
     found: dict[str, int] = {}
     for one in result.tables:
         found[one.table] = max(found.get(one.table, 0), one.rows)
@@ -239,7 +239,7 @@ def compared_rows(result: Result) -> dict[str, int]:
 
 
 def exit_code_of(result: Result, repaired: Repaired | None) -> int:
-    """Return the verdict as an exit code; after a repair it is that of what is left."""
+    """Return the verdict as an exit code; after a repair, that of the rows that are left."""
     code = int(result.verdict.value)
     if repaired is not None and not repaired.left and code == 1:
         return 3 if result.undecided or result.cut_short else 0
@@ -247,13 +247,13 @@ def exit_code_of(result: Result, repaired: Repaired | None) -> int:
 
 
 def doubtful(run: Invocation, settings: Settings) -> Windows:
-    """Return the unclean elections and promotions that may have lost something."""
+    """Read the unclean elections and promotions that may have lost changes."""
     from venus.adapters.verify.repair import Windows, open_windows
 
     try:
         windows = open_windows(settings)
     except Unavailable:
-        return Windows()  # whoever needs the broker says so
+        return Windows()  # a leg that needs the broker reports the error
     if windows:
         run.out.say(f"{windows} may have lost changes: all three sides are compared")
     return windows
@@ -267,7 +267,7 @@ def closed(
     repaired: Repaired | None,
     windows: Windows,
 ) -> Closing | None:
-    """Close the windows that were open before the comparison, if it has shown that it may."""
+    """Close the windows that were open before the comparison, if it proves that nothing is missing."""
     from venus.adapters.verify.repair import close
 
     if not windows or repaired is None:
@@ -279,7 +279,7 @@ def closed(
 
 
 def answer(run: Invocation, result: Result, repaired: Repaired | None, closing: Closing | None, *, would: bool) -> int:
-    """Say what was found; the exit code is the verdict, after a repair what is left of it."""
+    """Print the result; return the exit code of the verdict, after a repair that of the rows that are left."""
     shown: list[RenderableType] = [tables_shown(result)]
     shown += [f"! {t.table}: {note}" for t in result.tables for note in t.notes]
     shown += [
@@ -302,8 +302,8 @@ def answer(run: Invocation, result: Result, repaired: Repaired | None, closing: 
         shown += [f"! still wrong: {s.table} {key_shown(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]
         shown.append(f"repaired: {repaired.repaired:,} of {sum(repaired.emitted.values()):,} rows")
     shown.append(verdict_line(result, verdict_word(result, repaired, code)))
-    said = document(result, repaired, code)
+    found = document(result, repaired, code)
     if closing is not None:
-        said["losses"] = asdict(closing)
-    run.out.answer(said, *shown)
+        found["losses"] = asdict(closing)
+    run.out.answer(found, *shown)
     return code

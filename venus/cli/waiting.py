@@ -1,7 +1,7 @@
-"""What a command that takes hours waits for, said while it lasts: the same sentences as `venus status`.
+"""Messages about what a command of hours waits for, in the words of `venus status`.
 
-A fill waits for room on the broker's disk and for whoever captures; a load waits for the broker's full data. The
-command itself hears of neither: it is only not answered.
+A fill waits for room on the broker's disk and for capture; a load waits for the broker's full data. The command itself
+learns of neither: it just gets no answer.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from venus.cli.overview import BrokerView
     from venus.config import Settings
 
-#: How often it is looked for, and how often it is said again.
+#: How often the broker is checked, and how often a message is repeated.
 LOOK_S = 5.0
 REPEAT_S = 300.0
-#: Kinds of alarms that hold up whatever the broker does for this command.
+#: Kinds of alarms that hold up all work of the broker for this command.
 _HOLDING = ("disk_space", "store_failed", "no_leader", "not_writable", "full_data_behind")
 
 
 def load_held_up_by(broker: BrokerView) -> list[str]:
-    """Return what holds up a load, in the words of `venus status`."""
+    """Return the problems that hold up a load."""
     return _held_up_by(broker, Lane.FULL_DATA)
 
 
 def fill_held_up_by(broker: BrokerView) -> list[str]:
-    """Return what holds up a first fill that this process makes."""
+    """Return the problems that hold up a first fill in this process."""
     return _held_up_by(broker, Lane.HALVES)
 
 
 def watched_fill_held_up_by(broker: BrokerView) -> list[str]:
-    """Return what holds up a first fill that another process makes."""
+    """Return the problems that hold up a first fill in another process."""
     found = fill_held_up_by(broker)
     if not broker.error and not broker.producer:
         found.append(nobody_captures(broker))
@@ -56,7 +56,7 @@ def _held_up_by(broker: BrokerView, lane: Lane) -> list[str]:
 
 
 class Waits:
-    """Says what is waited for: when that changes, now and then while it stays, and when it is over."""
+    """Writer of the reasons for waiting: when they change, repeatedly while they last, and when they are over."""
 
     def __init__(self, say: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._say = say
@@ -64,15 +64,15 @@ class Waits:
         self._said: dict[tuple[str, str], float] = {}
 
     def found(self, sentences: Sequence[str]) -> None:
-        """Take what stands now; a sentence whose figures have changed is not said for that."""
-        now, standing = self._monotonic(), {_key(text): text for text in sentences}
-        for key, text in standing.items():
+        """Update the reasons. A sentence is not repeated only because its figures have changed."""
+        now, current = self._monotonic(), {_key(text): text for text in sentences}
+        for key, text in current.items():
             if now >= self._said.get(key, float("-inf")) + REPEAT_S:
                 self._said[key] = now
                 self._say(f"waits: {text}")
-        if self._said and not standing:
-            self._say("goes on: nothing is waited for any more")
-        self._said = {key: at for key, at in self._said.items() if key in standing}
+        if self._said and not current:
+            self._say("continues: nothing holds it up any more")
+        self._said = {key: at for key, at in self._said.items() if key in current}
 
 
 def _key(text: str) -> tuple[str, str]:
@@ -84,7 +84,7 @@ def _key(text: str) -> tuple[str, str]:
 def waits_told(
     settings: Settings, say: Callable[[str], None], judge: Callable[[BrokerView], list[str]]
 ) -> Iterator[None]:
-    """While the block runs, look at the broker and say what holds the work up."""
+    """While the block runs, check the broker and write what holds up the work."""
     from venus.cli.probes import look_at_broker
 
     ended, waits = threading.Event(), Waits(say)

@@ -1,1 +1,1 @@
-"""Settings of this process: memory, descriptors, clocks, signals and the folders of its user."""
+"""Process-wide settings and facts: memory, open files, clocks, signals and the folders of the user."""

@@ -113,7 +113,7 @@ def test_a_replica_moves_and_a_command_that_was_interrupted_is_repeated(
         source = writer.leader
         cluster.start("d")
         out, err = cluster.venus("cluster", "move", BUSINESS, "--from", source, "--to", "d", "--wait", "0", code=75)
-        assert "goes on by itself" in err, out
+        assert "continues by itself" in err, out
         for _ in range(2):
             out, _ = cluster.venus("cluster", "move", BUSINESS, "--from", source, "--to", "d")
             assert f"the replica of main is at d instead of {source}" in out

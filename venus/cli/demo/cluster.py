@@ -1,4 +1,4 @@
-"""`venus demo --brokers 3`: the shop over brokers that replicate each other, of which one after the other is killed."""
+"""`venus demo --brokers 3`: the shop with brokers that replicate each other and are killed one after the other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ replicas = {replicas}
 
 
 class ClusterStory(Story):
-    """One telling with several brokers."""
+    """The demo with several brokers."""
 
     def __init__(self, home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> None:
         super().__init__(home, sizes, say)
@@ -56,7 +56,7 @@ class ClusterStory(Story):
         self._addresses: dict[str, str] = {}
 
     def steps(self) -> tuple[Step, ...]:
-        """Return what is told, in order."""
+        """Return the steps in order."""
         count = len(self._names)
         return (
             (f"A shop in SQLite, an embedded PostgreSQL, etcd, {count} brokers", self._set_up),
@@ -65,13 +65,16 @@ class ClusterStory(Story):
             ("Synchronise while the shop is in use", self._sync),
             ("Kill the leading broker (kill -9) while the shop is in use", self._kill_the_leader),
             ("Kill another one: the rest is no majority, and nothing is acknowledged", self._kill_the_majority),
-            ("Under the policy availability whoever lives goes on; what may be lost is named", self._go_on_alone),
+            (
+                "Under the policy availability the last broker continues; what may be lost is listed",
+                self._continue_alone,
+            ),
             ("Repair what was lost", self._repair),
-            ("Somebody writes to the target: verify finds it, and repairs it", self._verify),
+            ("Damage rows at the target: verify finds and repairs them", self._verify),
         )
 
     def look_around(self) -> dict[str, str]:
-        """Return what to type next."""
+        """Return commands for a look around."""
         found = super().look_around()
         del found["target second"]
         return found | {
@@ -79,7 +82,7 @@ class ClusterStory(Story):
         }
 
     def close(self) -> None:
-        """Stop whatever still runs."""
+        """Stop all processes."""
         try:
             super().close()
         finally:
@@ -141,16 +144,16 @@ class ClusterStory(Story):
             raise DemoFailed("a broker without a majority has acknowledged something")
         self._start(gone[0])
         back = time.monotonic()
-        wait_for(lambda: self._end() > before, "writes to go on", every_s=0.02)
-        self._say(f"  {gone[0]} is back: writes go on after {time.monotonic() - back:.1f} s")
+        wait_for(lambda: self._end() > before, "writes to continue", every_s=0.02)
+        self._say(f"  {gone[0]} is back: writes continue after {time.monotonic() - back:.1f} s")
         self._start(gone[1])
         self._stay_busy(BUSY_S / 2)
         self._workload.stop()
         self._caught_up("main")
         self._compare("two of three brokers killed and back", "shop", started)
 
-    def _go_on_alone(self) -> None:
-        """Let one broker go on, kill it as well, and start one that has not heard what was acknowledged meanwhile."""
+    def _continue_alone(self) -> None:
+        """Let one broker continue, kill it as well, and start one that lacks what was acknowledged meanwhile."""
         self._whole()
         self._commands.run("cluster", "policy", BUSINESS, "availability", "-c", f"{self._names[0]}.toml")
         self._workload.start()
@@ -158,11 +161,11 @@ class ClusterStory(Story):
         first, third = (name for name in self._names if name != leader)
         for name in (first, third):
             self._commands.kill(f"broker {name}")
-        wait_for(lambda: self._in_sync(leader) == {leader} and not self._refusal(leader), "the last broker to go on")
+        wait_for(lambda: self._in_sync(leader) == {leader} and not self._refusal(leader), "the last broker to continue")
         before = self._end()
         self._stay_busy(BUSY_S / 2)
         wait_for(lambda: self._end() > before, "commits by one broker alone")
-        self._say(f"  {leader} goes on alone; it is killed as well, and {first} comes back without what it took")
+        self._say(f"  {leader} continues alone; it is killed as well, and {first} comes back without its changes")
         self._commands.kill(f"broker {leader}")
         self._start(first)
         window = wait_for(self._window, "the range that may be lost")
@@ -180,11 +183,11 @@ class ClusterStory(Story):
     def _repair(self) -> None:
         started = time.monotonic()
         self._whole()
-        said = self._commands.run("verify", "--target", "main", "--repair", "--wait-s", "60")
-        if not said["losses"]["closed"]:
-            raise DemoFailed(f"the window stays open: {said['losses']['why']}", hint=f"see {self._home / 'venus.log'}")
-        self._say(f"  {said['repair']['repaired']:,} rows differed and were shipped again; the window is closed")
-        self._figures["rows repaired after the unclean election"] = said["repair"]["repaired"]
+        found = self._commands.run("verify", "--target", "main", "--repair", "--wait-s", "60")
+        if not found["losses"]["closed"]:
+            raise DemoFailed(f"the window stays open: {found['losses']['why']}", hint=f"see {self._home / 'venus.log'}")
+        self._say(f"  {found['repair']['repaired']:,} rows differed and were shipped again; the window is closed")
+        self._figures["rows repaired after the unclean election"] = found["repair"]["repaired"]
         self._caught_up("main")
         self._compare("an unclean election, repaired", "shop", started)
 
@@ -198,7 +201,7 @@ class ClusterStory(Story):
             raise DemoFailed(f"broker {name} ended", hint=f"see {self._home / 'venus.log'}")
 
     def _asked(self, name: str) -> broker_pb2.BusinessStatus | None:
-        """Return what a broker says of the business; None = it is gone, or knows nothing of it."""
+        """Read a broker's status of the business; None if the broker is gone or does not know it."""
         try:
             with closing(Admin(self._addresses[name], timeout_s=2.0)) as admin:
                 return next(iter(admin.status(BUSINESS).businesses), None)
@@ -214,21 +217,21 @@ class ClusterStory(Story):
         return newest.replication.leader if newest is not None else ""
 
     def _end(self) -> int:
-        """Return the end of the queue, as far as any broker knows it."""
+        """Return the highest end of the queue that any broker reports."""
         return max((found.next_offset for found in self._said()), default=0)
 
     def _in_sync(self, name: str) -> set[str]:
-        """Return who is in sync, as a broker says."""
+        """Return the replicas in sync, as a broker reports."""
         found = self._asked(name)
         return set() if found is None else {replica.broker for replica in found.replication.replicas if replica.in_sync}
 
     def _window(self) -> broker_pb2.LossWindow | None:
-        """Return what an unclean election may have lost, once its end is known."""
+        """Return the loss window of an unclean election, once its end is known."""
         windows = [window for found in self._said() for window in found.replication.losses]
         return next((window for window in windows if window.HasField("end_offset")), None)
 
     def _refusal(self, name: str) -> str:
-        """Return why a broker that should lead cannot; empty as long as it may."""
+        """Return why a leading broker refuses writes; empty if it accepts them."""
         found = self._asked(name)
         return found.replication.refusal if found is not None and found.replication.leader == name else ""
 

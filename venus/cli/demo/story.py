@@ -1,6 +1,6 @@
-"""What the demo does, step by step, with nothing but the commands that a user has.
+"""The steps of the demo, with nothing but the commands of a user.
 
-Each comparison is of every row of every table, by code that shares nothing with VENUS's own (compare.py).
+Each comparison covers every row of every table, by code that shares nothing with VENUS (shop.py).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from venus.figures import bytes_shown, seconds_shown
 
 
 def held_against(forecast: Mapping[str, Any], *, rows: int, seconds: float, disk_bytes: int) -> str:
-    """Return the line. The shop wrote meanwhile, so its rows may be others."""
+    """Compare the forecast of `venus assess` with the load, in one line. The shop wrote meanwhile, so rows differ."""
     off = max(forecast["fill_seconds"] / seconds, seconds / forecast["fill_seconds"]) if seconds else 1.0
-    said = f"{forecast['rows']:,} rows in {seconds_shown(forecast['fill_seconds'])}"
+    expected = f"{forecast['rows']:,} rows in {seconds_shown(forecast['fill_seconds'])}"
     bound = f"at most {bytes_shown(forecast['broker_bytes'])} at the broker"
     happened = f"it took {seconds_shown(seconds)} (factor {off:.1f}) for {rows:,} rows, {bytes_shown(disk_bytes)}"
-    return f"forecast {said}, {bound}; {happened}"
+    return f"forecast {expected}, {bound}; {happened}"
 
 
 def disk_of(folders: Iterable[Path]) -> int:
-    """Return the bytes of the largest of these folders; files may go meanwhile."""
+    """Return the bytes of the largest of these folders; files may disappear meanwhile."""
     return max((sum(_sizes(folder)) for folder in folders), default=0)
 
 
@@ -49,7 +49,7 @@ def _sizes(folder: Path) -> Iterable[int]:
                 continue
 
 
-#: What somebody does there, with what `venus verify` must say of it.
+#: Damaging statements, each with the finding that `venus verify` must report.
 _DAMAGE = {
     "UPDATE customers SET balance = balance + 0.01 WHERE id = 7": ("main.customers", "different", "apply"),
     "DELETE FROM order_lines WHERE (order_id, line_no) = (SELECT order_id, line_no FROM order_lines LIMIT 1)": (
@@ -66,7 +66,7 @@ _DAMAGE = {
 
 
 def found_and_repaired(commands: Commands, target: str, url: str, engine: str) -> dict[str, Any]:
-    """Damage a target, have verify find and repair it, and return the document of a second comparison, by `engine`."""
+    """Damage a target, let verify find and repair that, and return the document of a second comparison by `engine`."""
     with closing(psycopg2.connect(sa.make_url(url).set(drivername="postgresql").render_as_string(False))) as connection:
         with connection.cursor() as cursor:
             cursor.execute("SET session_replication_role = replica")
@@ -76,18 +76,18 @@ def found_and_repaired(commands: Commands, target: str, url: str, engine: str) -
                     raise DemoFailed(f"the target could not be damaged: {statement}")
         connection.commit()
     found = commands.run("verify", "--target", target, "--repair", "--wait-s", "60", codes=(0, 1, 3))
-    said = sorted((f["table"], f["kind"], f["fault"]) for f in found["findings"])
-    if said != sorted(_DAMAGE.values()) or found["repair"]["repaired"] != len(_DAMAGE):
-        raise DemoFailed(f"verify did not find and repair exactly what was planted: {said}, {found['repair']}")
+    reported = sorted((f["table"], f["kind"], f["fault"]) for f in found["findings"])
+    if reported != sorted(_DAMAGE.values()) or found["repair"]["repaired"] != len(_DAMAGE):
+        raise DemoFailed(f"verify did not find and repair exactly the damage: {reported}, {found['repair']}")
     document: dict[str, Any] = commands.run(
         "verify", "--target", target, "--leg", "all", "--engine", engine, codes=(0, 1, 3)
     )
     return document
 
 
-#: How long people use the shop in each part of the story.
+#: How long the workload runs in each part.
 BUSY_S = 3.0
-#: A machine that does ten other things takes a minute for what else takes two seconds.
+#: Long enough for a busy machine, where two seconds of work may take a minute.
 CATCH_UP_TIMEOUT_S = 240.0
 CONFIGURATION = """\
 [source]
@@ -117,13 +117,13 @@ BY = {"spark": "Spark, with its start", "local": "processes"}
 
 
 def chosen_engine() -> str:
-    """Return what moves and compares rows here: a demo without Java is a demo still."""
+    """Return the engine that moves and compares rows; the demo needs no Java."""
     return "spark" if spark_usable(Settings()) else "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """One thing that was shown, and how many rows differed."""
+    """A proof of the demo, and how many rows differed."""
 
     what: str
     rows: int = 0
@@ -133,7 +133,7 @@ class Proof:
 
 
 class Story:
-    """One telling, in one folder."""
+    """The demo with one broker, in one folder."""
 
     def __init__(self, home: Path, sizes: dict[str, int], say: Callable[[str], None]) -> None:
         self._home = home
@@ -150,7 +150,7 @@ class Story:
         self._opened = time.monotonic()
 
     def tell(self) -> list[Proof]:
-        """Run every step; whatever goes wrong ends it."""
+        """Run every step; the first error ends the demo."""
         for title, step in self.steps():
             self._say(f"* {title}")
             step()
@@ -158,7 +158,7 @@ class Story:
         return self._proofs
 
     def steps(self) -> tuple[Step, ...]:
-        """Return what is told, in order."""
+        """Return the steps in order."""
         return (
             ("A shop in SQLite, an embedded PostgreSQL, a broker", self._set_up),
             ("Assess, check and install triggers", self._install),
@@ -167,15 +167,15 @@ class Story:
             ("Kill the broker (kill -9) and start it again", self._crash),
             ("A second target, with the source file moved away", self._second),
             ("The source is back: both targets follow", self._both),
-            ("Somebody writes to a target: verify finds it, and repairs it", self._verify),
+            ("Damage rows at a target: verify finds and repairs them", self._verify),
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return what was counted on the way."""
+        """Return the measured figures."""
         return self._figures
 
     def look_around(self) -> dict[str, str]:
-        """Return what to type next."""
+        """Return commands for a look around."""
         home = shlex.quote(str(self._home))
         venus = f"cd {home} && venus"
         return {
@@ -186,12 +186,12 @@ class Story:
             "status page": f"http://127.0.0.1:{self._ports[1]}/",
             "metrics": f"curl http://127.0.0.1:{self._ports[1]}/metrics",
             "configuration": str(self._home / "venus.toml"),
-            "what was said": str(self._home / "venus.log"),
+            "log": str(self._home / "venus.log"),
             "end it": f"kill {' '.join(map(str, self._pids()))}; rm -r {home}",
         }
 
     def close(self) -> None:
-        """Stop whatever still runs."""
+        """Stop all processes."""
         try:
             self._workload.stop()
         finally:
@@ -304,7 +304,7 @@ class Story:
             raise DemoFailed("the broker ended", hint=f"see {self._home / 'venus.log'}")
 
     def _stay_busy(self, seconds: float = BUSY_S) -> None:
-        """Let people use the shop; a workload that fails is a failure of the demo."""
+        """Let the workload run; its failure is a failure of the demo."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self._workload.error is None:
             time.sleep(0.05)
@@ -314,8 +314,8 @@ class Story:
     def _caught_up(self, *targets: str) -> None:
         """Wait until the log at the source is empty and everything at the broker is applied.
 
-        The log of one status is held against the broker of the next: a cut that leaves the log while a status is being
-        taken might otherwise be seen at neither place.
+        The log of one status is compared with the broker of the next. Otherwise a cut that leaves the log during a
+        status might be missed at both places.
         """
         waiting = 1
 
@@ -364,5 +364,5 @@ class Story:
 
 
 def since(started: float) -> float:
-    """Return the seconds since then, to a tenth."""
+    """Return the seconds since `started`, to a tenth."""
     return round(time.monotonic() - started, 1)

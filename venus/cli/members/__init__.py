@@ -1,1 +1,1 @@
-"""`venus cluster move|drain|add|remove|dissolve`: who has a business, and who leads it."""
+"""`venus cluster move|drain|add|remove|dissolve|promote|accept-loss`: which brokers replicate and lead a business."""

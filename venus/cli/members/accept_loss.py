@@ -1,4 +1,4 @@
-"""`venus cluster accept-loss`: what an unclean election or a promotion may have lost is given up, without a proof."""
+"""`venus cluster accept-loss`: gives up, without a proof, what an unclean election or a promotion may have lost."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from venus.replication.records import Leadership, LossWindow
     from venus.wire.broker_pb2 import LossWindow as Window
 
-UNKNOWN = "changes that were acknowledged before it, nobody has said which"
-REST = "a target that waits beyond the end waits on: `venus forget --target NAME`, then `venus migrate` loads it again"
+UNKNOWN = "changes that were acknowledged before it, not known which"
+REST = "a target beyond the end keeps waiting: `venus forget --target NAME`, then `venus migrate` loads it again"
 
 
 def accept_loss(
@@ -64,10 +64,10 @@ def accept_loss(
 
 
 def _give_up(run: Invocation, business: str, confirm: str, promotions: list[Window]) -> int:
-    """Give up what promotions may have lost at a broker on its own."""
-    said = _promotions(promotions)
+    """Give up what promotions may have lost at a broker without a cluster."""
+    losses = _promotions(promotions)
     if promotions and not confirm:
-        raise _not_confirmed(business, said)
+        raise _not_confirmed(business, losses)
     _tell(run.settings, business, promotions)
     document: dict[str, Any] = {
         "business": business,
@@ -76,27 +76,27 @@ def _give_up(run: Invocation, business: str, confirm: str, promotions: list[Wind
         "unknown_terms": [],
         "home_terms": [window.home_term for window in promotions],
     }
-    lines = [f"{business}: given up: {line}" for line in said] or [f"{business} has lost nothing that is known"]
+    lines = [f"{business}: given up: {line}" for line in losses] or [f"{business} has lost nothing that is known"]
     run.out.answer(document, *lines)
     return 0
 
 
-def _not_confirmed(business: str, said: list[str]) -> Refused:
+def _not_confirmed(business: str, losses: list[str]) -> Refused:
     return Refused(
-        f"{business} may have lost {'; '.join(said)}",
+        f"{business} may have lost {'; '.join(losses)}",
         hint=f"`venus verify --repair` brings it back; if the source is gone for good: --confirm {business}",
     )
 
 
 def _of_promotions(settings: Settings, business: str) -> list[Window]:
-    """Return the windows of promotions, as the brokers know them; of a cluster that nobody serves, none."""
+    """Read the windows of promotions from the brokers; none if no broker of the cluster answers."""
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
     try:
         with Admin(broker_of(settings)) as admin:
             known = {entry.business: entry for entry in admin.status().businesses}
-    except VenusError:  # what unclean elections lost is at etcd, for whoever has no role at the brokers too
+    except VenusError:  # etcd knows the losses of unclean elections, also for a user without a role at the brokers
         if not settings.cluster.name:
             raise
         return []

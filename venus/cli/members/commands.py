@@ -1,8 +1,12 @@
-"""The commands that change who has a business; each states a wish at etcd and waits until the brokers have done it."""
+"""`venus cluster move`, `drain`, `add`, `remove`: commands that change which brokers replicate and lead a business.
+
+Each command writes a request to the coordinator and waits until the brokers have fulfilled it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,14 +16,6 @@ from venus.cli.cluster import coordinator_of
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Unavailable
 from venus.figures import seconds_shown
-
-if TYPE_CHECKING:
-    from venus.coordination.etcd import EtcdCoordinator
-    from venus.replication.records import Leadership
-import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING
-
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
@@ -30,15 +26,15 @@ if TYPE_CHECKING:
 
 TRIES_MAX = 20
 LOOK_EVERY_S = 0.05
-#: What is waited for is said so often.
+#: How often the reason for waiting is printed.
 SAY_EVERY_S = 5.0
-SAFE = "it goes on by itself: `venus cluster status` shows how far it is; to repeat the command is safe"
+SAFE = "it continues by itself: `venus cluster status` shows the progress; the command can be repeated safely"
 
 Make = Callable[["Leadership", Collection["LiveBroker"]], "Leadership"]
 
 
 def read_record(coordinator: EtcdCoordinator, name: str) -> Leadership:
-    """Return the record of a business. Raises ConfigError, with a guess at what was meant."""
+    """Read the record of a business. Raises ConfigError, which suggests a similar name."""
     found = coordinator.read(name)
     if found is None:
         known = [one.business for one in coordinator.leaderships()]
@@ -49,7 +45,7 @@ def read_record(coordinator: EtcdCoordinator, name: str) -> Leadership:
 
 
 def change_record(coordinator: EtcdCoordinator, name: str, make: Make) -> Leadership:
-    """Replace the record of a business by what `make` returns; nothing happens if that is the record itself."""
+    """Replace the record of a business with the result of `make`; an equal record is not written."""
     for _ in range(TRIES_MAX):
         known = read_record(coordinator, name)
         after = make(known, coordinator.brokers())
@@ -60,7 +56,7 @@ def change_record(coordinator: EtcdCoordinator, name: str, make: Make) -> Leader
 
 
 def wait_until_done(out: Output, seconds: float, look: Callable[[], list[str]]) -> float:
-    """Return after how many seconds `look` had nothing more to wait for. Raises Unavailable when time is over."""
+    """Wait until `look` returns no reason to wait; return the seconds that took. Raises Unavailable after the time."""
     began = said_at = time.monotonic()
     said = ""
     while waiting := look():
@@ -76,7 +72,7 @@ def wait_until_done(out: Output, seconds: float, look: Callable[[], list[str]]) 
 
 
 def record_document(known: Leadership) -> dict[str, object]:
-    """Return a record as the commands answer it."""
+    """Return the JSON document of a record."""
     return {
         "business": known.business,
         "leader": None if known.leader is None else known.leader.broker,
@@ -92,7 +88,7 @@ BrokerArgument = Annotated[
 WaitOption = Annotated[
     float,
     typer.Option(
-        "--wait", metavar="SECONDS", min=0, help="How long to wait until it is done; it goes on by itself afterwards."
+        "--wait", metavar="SECONDS", min=0, help="How long to wait until it is done; it continues by itself afterwards."
     ),
 ]
 BusinessesOption = Annotated[
@@ -120,13 +116,13 @@ def move(
     """Make another broker lead a business (--leader), or move a replica to another broker (--from, --to).
 
     The new leader must be in sync; no write is lost, writers wait for less than a second. A replica that moves is
-    copied first, and removed once the new one has everything.
+    copied first, and removed once the new one is in sync.
     """
     run = Invocation.of(ctx, config, as_json)
     if (leader is None) == (source is None and target is None) or (source is None) != (target is None):
         raise ConfigError(
             "say what moves: --leader BROKER, or --from BROKER --to BROKER",
-            hint="`venus cluster status` shows who leads and who has a replica",
+            hint="`venus cluster status` shows leaders and replicas",
         )
     with coordinator_of(run.settings) as coordinator:
         if leader is not None:
@@ -142,11 +138,11 @@ def _lead(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str,
 
     def look() -> list[str]:
         known = read_record(coordinator, name)
-        led_by = known.leader.broker if known.leader is not None else "nobody"
+        led_by = known.leader.broker if known.leader is not None else "no broker"
         if led_by != broker and not known.successor:
             raise Unavailable(
-                f"{name} is still led by {led_by}: {broker} did not have everything in time, or is gone",
-                hint="`venus cluster status` shows who is in sync; try again",
+                f"{name} is still led by {led_by}: {broker} did not catch up in time, or is gone",
+                hint="`venus cluster status` shows the replicas in sync; try again",
             )
         return [] if led_by == broker else [f"{name} is handed over to {broker}"]
 
@@ -296,7 +292,7 @@ def remove(
         has = [known for known in found if broker in known.replicas]
         make: Callable[[Leadership, Any], Leadership] = partial(_removed, broker=broker, fewer=bool(business))
         for known in has:
-            make(known, living)  # all of them can be, before one is
+            make(known, living)  # check all before changing one
         if not business:
             coordinator.drain(broker, draining=True)
         for known in has:
@@ -327,6 +323,6 @@ def _held(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[s
 
 
 def _names(coordinator: EtcdCoordinator) -> set[str]:
-    """Return every broker that lives, has a replica, or is marked."""
+    """Return every broker that is alive, has a replica, or is draining."""
     replicas = {name for known in coordinator.leaderships() for name in known.replicas}
     return replicas | {one.member.broker for one in coordinator.brokers()} | coordinator.drained()

@@ -1,4 +1,4 @@
-"""`venus cluster promote`: after a disaster a core set becomes the home of what it mirrors."""
+"""`venus cluster promote` and `dissolve`: a core set becomes the home; a cluster becomes a single broker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from venus.cli.cluster import coordinator_of
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members.commands import BusinessesOption
 from venus.cli.probes import moment_of
@@ -16,9 +17,6 @@ from venus.suggest import nearest
 if TYPE_CHECKING:
     from venus.rpc.admin import Admin
     from venus.wire.broker_pb2 import BrokerStatus, Promoted
-
-
-from venus.cli.cluster import coordinator_of
 
 
 def dissolve(
@@ -33,7 +31,7 @@ def dissolve(
     """Turn a broker of a cluster into one that runs alone, with its data. Run it on the broker's machine.
 
     Stop every broker of the cluster first, and use this broker's configuration. Refused unless this replica is known
-    to have everything. Afterwards remove [cluster] from the configuration and start the broker. The others delete
+    to be complete. Afterwards remove [cluster] from the configuration and start the broker. The others delete
     their copies if they join again.
     """
     from venus.broker.replicas.dissolving import dissolve as dissolve_at
@@ -58,7 +56,7 @@ def dissolve(
 
 
 NEXT = (
-    "capture goes on here by itself where [broker] addresses or further name this set; then `venus status` says what "
+    "capture continues here by itself where [broker] addresses or further name this set; then `venus status` says what "
     "may be missing, and `venus verify --repair` for each target closes it"
 )
 
@@ -77,7 +75,7 @@ def promote(
     """Make this core set the home, when the home that it mirrors is gone for good.
 
     From then on it takes the changes from capture. What only the old home had is listed once capture has connected,
-    and `venus verify --repair` brings it back from the source. If the old home comes back, it is told to step down.
+    and `venus verify --repair` brings it back from the source. If the old home comes back, it steps down.
     Use a configuration whose [broker] addresses are those of this set.
     """
     from venus.rpc.address import broker_of
@@ -95,7 +93,7 @@ def promote(
     document = {"set": done[0].set, "businesses": [_document(found) for found in done], "next": NEXT}
     lines = [
         f"{found.business}: set {found.set} is the home now, no longer {found.old_set} (home term {found.home_term}); "
-        f"its queue goes on at offset {found.next_offset:,}, behind batch {found.last_batch:,}"
+        f"its queue continues at offset {found.next_offset:,}, behind batch {found.last_batch:,}"
         for found in done
     ]
     run.out.answer(document, *lines, NEXT)
@@ -107,7 +105,7 @@ def _promoted(admin: Admin, name: str, *, force: bool) -> Promoted:
 
 
 def _named(status: BrokerStatus, chosen: list[str] | None) -> list[str]:
-    """Return the businesses that are meant: those that were named, or all that are mirrored. Raises ConfigError."""
+    """Return the named businesses, or all that are mirrored. Raises ConfigError or Refused."""
     known = {entry.business: entry for entry in status.businesses}
     for name in chosen or ():
         if name not in known:

@@ -1,4 +1,7 @@
-"""The command: collects the parts, writes them into one archive, and says what to do with it."""
+"""The command `venus support`: collects the parts and writes them into one archive.
+
+Each part is collected by itself, so that one that is down does not cost the others.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 LOG_LINES_MAX = 2000
-#: Of the end of a log, before it is split into lines.
+#: How much of the end of a log is read.
 LOG_BYTES_MAX = 4 << 20
 FAILURES_MAX = 5
 
@@ -53,7 +56,7 @@ def parts(run: Invocation, logs: Sequence[Path]) -> Iterator[Part]:
 
 
 def versions() -> dict[str, Any]:
-    """Return what runs here."""
+    """Return the versions of VENUS, Python and all packages."""
     import venus
 
     installed = {found.metadata["Name"]: found.version for found in distributions()}
@@ -67,7 +70,7 @@ def versions() -> dict[str, Any]:
 
 
 def configuration(run: Invocation) -> dict[str, Any]:
-    """Return the settings in force; commands by their program alone, because arguments may be secrets."""
+    """Return the settings in force; of commands only the program, because arguments may be secrets."""
     from venus.config import effective
 
     found = effective(run.settings)
@@ -80,7 +83,7 @@ def configuration(run: Invocation) -> dict[str, Any]:
 
 
 def status(run: Invocation) -> Any:
-    """Return what `venus status` says."""
+    """Return the document of `venus status`."""
     from venus.cli.output import plain
     from venus.cli.probes import look
     from venus.cli.status import document
@@ -89,20 +92,20 @@ def status(run: Invocation) -> Any:
 
 
 def broker(run: Invocation) -> Any:
-    """Return what the broker says of all businesses, with each alarm's rule."""
+    """Return the broker's status of all businesses, with the rule of each alarm."""
     from google.protobuf.json_format import MessageToDict
 
     from venus.alarm_rules import recognised
 
     found = _ask(run)
     document = MessageToDict(found, preserving_proto_field_name=True)
-    said = [*found.alarms, *(text for entry in found.businesses for text in entry.alarms)]
-    document["rules"] = [recognised(text)[0].name for text in said]
+    sentences = [*found.alarms, *(text for entry in found.businesses for text in entry.alarms)]
+    document["rules"] = [recognised(text)[0].name for text in sentences]
     return tree(json.loads(run.redactor(json.dumps(document))))
 
 
 def metrics(run: Invocation) -> str:
-    """Return the broker's metrics, made of its status."""
+    """Return the broker's metrics, computed from its status."""
     from prometheus_client import generate_latest
 
     from venus.broker.service.metrics import registry
@@ -144,7 +147,7 @@ def _json(found: Any) -> str:
 
 LogOption = Annotated[
     list[Path] | None,
-    typer.Option("--log", metavar="FILE", help="A log of a VENUS process; its last lines go in. Repeatable."),
+    typer.Option("--log", metavar="FILE", help="A log of a VENUS process; its last lines are included. Repeatable."),
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="The archive; default venus-support-TIME.tar.gz.")
@@ -165,7 +168,7 @@ def support(
     run = Invocation.of(ctx, config, as_json)
     logs = log or []
     if missing := next((file for file in logs if not file.is_file()), None):
-        raise ConfigError(f"--log {missing}: no such file", hint="name the file that the process's stderr goes to")
+        raise ConfigError(f"--log {missing}: no such file", hint="name the file with the stderr of the process")
     chosen = output or Path(f"venus-support-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     name = chosen.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")
     written: list[str] = []
@@ -182,14 +185,12 @@ def support(
         _add(archive, f"{name}/missing.txt", "".join(f"{part}: {why}\n" for part, why in missed.items()))
     document = {"bundle": str(chosen), "parts": written, "missing": missed}
     lines = [f"wrote {chosen}: {', '.join(written)}", *(f"! {part} is missing: {why}" for part, why in missed.items())]
-    run.out.answer(
-        document, *lines, "Names of hosts, tables and columns are in it. Look through it before you send it."
-    )
+    run.out.answer(document, *lines, "It contains names of hosts, tables and columns. Review it before you send it.")
     return 0
 
 
 def _created(path: Path) -> io.BufferedWriter:
-    """Make a file for its owner alone, which must not exist."""
+    """Create a new file that only its owner can read."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Takes out of a text what could be a value of a row. Pure.
+"""Removal of everything in a text that could be a value of a row. Pure.
 
 Databases and VENUS write values in quotes, parentheses, brackets and braces: `Key (id)=(17)`, `row {"id": 17}`,
-`invalid input syntax: "abc"`. So whatever stands in these goes, names as well: a bundle that says too little costs a
-question, one that says too much cannot be taken back.
+`invalid input syntax: "abc"`. All content of these is removed, including names: a bundle with too little costs a
+question, but one with too much cannot be taken back.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ GONE = "***"
 _ENCLOSED = re.compile(
     r"""'[^'\n]*'|"[^"\n]*"|\([^()\n]*\)|\[[^\[\]\n]*\]|\{[^{}\n]*\}""",
 )
-#: `row 17`, `key 4711-a`, `value 3.5`: what comes next is one.
+#: `row 17`, `key 4711-a`, `value 3.5`: the text that follows is a value.
 _NAMED = re.compile(
     r"\b(row|key|keys|value|values|record|DETAIL:|CONTEXT:|PARAMETERS:|HINT:)([ :=]+)(\S.*)?$", re.IGNORECASE
 )
-#: A quote or parenthesis that is never closed: everything behind it goes.
+#: A quote or parenthesis that is never closed: the rest of the line is removed.
 _OPEN = re.compile(r"""(?<!\w)['"({\[](?!\*\*\*).*$|=\(.*$""")
 _SQLSTATE = re.compile(r"\(([0-9A-Z]{5})\)")
-#: Fields of a line of the log that are VENUS's own words.
+#: Fields of a log line that contain no values.
 _PLAIN = frozenset({"time", "level", "logger", "role", "pid", "thread", "cut", "stage", "took_ms", "exit_code", "kind"})
 
 
 def scrubbed(text: str) -> str:
-    """Return a text of one or several lines without anything that could be a value."""
+    """Return a text, of one or several lines, without anything that could be a value."""
     return "\n".join(_line(line) for line in text.splitlines())
 
 
 def tree(found: Any) -> Any:
-    """Return a document with every text in it scrubbed; numbers are counts and positions, and stay."""
+    """Return a document with every text in it scrubbed; numbers are counts and positions, and are kept."""
     if isinstance(found, dict):
         return {name: tree(value) for name, value in found.items()}
     if isinstance(found, list | tuple):
@@ -41,7 +41,7 @@ def tree(found: Any) -> Any:
 
 
 def log_line(text: str) -> str:
-    """Return a line of a log, one of JSON as JSON."""
+    """Return a log line scrubbed; a line of JSON remains JSON."""
     if text.startswith("{"):
         try:
             found = json.loads(text)
@@ -55,7 +55,7 @@ def log_line(text: str) -> str:
 
 def _line(line: str) -> str:
     if re.match(r'\s*File "[^"]+", line \d+', line):
-        return line  # a frame of a traceback; its source line says names of ours
+        return line  # a frame of a traceback, whose source line has only names of our code
     states = _SQLSTATE.findall(line)
     before = None
     while before != line:
