@@ -14,8 +14,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
 
-from venus.allocation import keep_freed, settle, spare_start
 from venus.errors import WorkerLost
+from venus.process.memory import delay_collection, freeze_objects, keep_freed_memory
 
 __all__ = ["POOLS_MAX", "POOL_ROWS_MIN", "LocalRunner", "Runner"]
 
@@ -80,13 +80,13 @@ class LocalRunner:
 
 def _begin() -> None:
     """Prepare a worker before its imports."""
-    keep_freed()
-    spare_start()
+    keep_freed_memory()
+    delay_collection()
 
 
 def _call(function: Callable[[T], R], task: T) -> R:
     """Call a function in a worker after its imports."""
-    settle()
+    freeze_objects()
     return function(task)
 
 

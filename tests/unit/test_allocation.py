@@ -16,9 +16,9 @@ from venus.cli.invocation import Invocation
 COUNTED = """
 import sys
 from tests.unit.test_allocation import faults
-from venus import allocation
+from venus.process import memory
 if sys.argv[1] == "kept":
-    allocation.keep_freed()
+    memory.keep_freed_memory()
 print(faults(0))
 """
 
@@ -56,6 +56,6 @@ def test_a_loop_of_sync_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop() -> None:
         raise RuntimeError("kept")
 
-    monkeypatch.setattr(sync, "keep_freed", stop)
+    monkeypatch.setattr(sync, "keep_freed_memory", stop)
     with pytest.raises(RuntimeError, match="kept"):
         sync.run_one(Invocation(json=False), "capture", None, None)  # type: ignore[arg-type]

@@ -36,20 +36,20 @@ print(json.dumps([collections, [name for name in threads if name != "jemalloc_bg
 
 BEHIND = """
 import gc, json
-from venus import collector
+from venus.process import memory
 usual = gc.get_threshold()
-collector.spare_start()
+memory.delay_collection()
 during = gc.get_threshold()
-kept = [[] for _ in range(collector.START_OBJECTS + 1)]
+kept = [[] for _ in range(memory.START_OBJECTS + 1)]
 print(json.dumps([during[0], gc.get_threshold() == usual, len(gc.callbacks)]))
 """
 
 SETTLED = """
 import gc, json
-from venus import collector
+from venus.process import memory
 usual = gc.get_threshold()
-collector.spare_start()
-collector.settle()
+memory.delay_collection()
+memory.freeze_objects()
 print(json.dumps([gc.get_threshold() == usual, len(gc.callbacks), gc.get_freeze_count() > 1000]))
 """
 
@@ -99,7 +99,7 @@ def test_a_loop_of_sync_is_settled_by_its_first_report(monkeypatch: pytest.Monke
         report(2)
 
     monkeypatch.setattr("venus.adapters.upper.capture.run_capture", capture)
-    monkeypatch.setattr(sync, "settle", lambda: settled.append(len(reports)))
+    monkeypatch.setattr(sync, "freeze_objects", lambda: settled.append(len(reports)))
     monkeypatch.setattr(Narrator, "report", lambda _, __, found: reports.append(found))
     monkeypatch.setattr(Narrator, "event", lambda *_: None)
     run = Invocation(json=False)

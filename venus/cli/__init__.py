@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from venus.allocation import spare_start
+from venus.process.memory import delay_collection
 
 #: Only the owner may read the files that VENUS makes: they hold rows, configurations and addresses.
 UMASK = 0o077
@@ -18,7 +18,7 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # before numpy is imported: its threads, one per core, first spin for 0.1 s, and nothing here multiplies matrices
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    spare_start()
+    delay_collection()
     try:
         from venus.cli.app import run
 

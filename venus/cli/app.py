@@ -12,7 +12,7 @@ import socket
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -47,10 +47,6 @@ from venus.cli.support import command as support_command
 from venus.cli.topology import topology
 from venus.security.audit import NAME, Audit
 from venus.user_folders import state_folder
-
-if TYPE_CHECKING:
-    from venus.cli.invocation import Invocation
-
 
 #: Commands that change something in an operator's name; `verify` changes something only with --repair.
 COMMANDS = frozenset(

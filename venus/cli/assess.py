@@ -49,14 +49,14 @@ def assess(
     import venus
     from venus.adapters.assess.html import write_html
     from venus.adapters.assess.report import document
-    from venus.adapters.assess.run import assess as made
+    from venus.adapters.assess.run import assess as run_assessment
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     with opened_source(settings) as source:
         check_patterns(settings, source)
         taken_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        found = made(settings, source, count_rows=count_rows, version=venus.__version__, taken_at=taken_at)
+        found = run_assessment(settings, source, count_rows=count_rows, version=venus.__version__, taken_at=taken_at)
     if html is not None:
         write_html(found, html)
     if script is not None:

@@ -87,7 +87,7 @@ def cutover(
     with run.out.progress("cut-over") as steps:
         from venus.adapters.cutover import run as cutting
 
-        wish = cutting.Wish(
+        options = cutting.Wish(
             rehearse=rehearse,
             wait_s=wait,
             quiet_s=quiet,
@@ -96,7 +96,7 @@ def cutover(
             leave_out=tuple(leave_out or ()),
             head=head(settings, target),
         )
-        outcome = cutting.cutover(settings, target, wish, steps.update)
+        outcome = cutting.cutover(settings, target, options, steps.update)
     return answer(run, settings, target, outcome, base)
 
 

@@ -25,8 +25,7 @@ from pathlib import Path
 
 import typer
 
-from venus.cli import invocation as logs
-from venus.cli.invocation import Invocation
+from venus.cli.invocation import Invocation, error_line
 from venus.errors import ConfigError, LoginRefused, VenusError
 from venus.figures import masked, sentence
 from venus.suggest import line_of
@@ -52,7 +51,7 @@ def render(error: BaseException, invocation: Invocation) -> int:
         pass
     elif invocation.log_format == "json":
         fields = {"hint": hint, "kind": type(error).__name__, "exit_code": code}
-        print(logs.line(invocation.role, message, fields), file=sys.stderr)  # noqa: T201
+        print(error_line(invocation.role, message, fields), file=sys.stderr)  # noqa: T201
     else:
         complaints = complaints_of(error, invocation) or [message]
         lines = [*(f"venus: {complaint}" for complaint in complaints), *([f"  {hint}"] if hint else [])]

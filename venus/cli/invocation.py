@@ -78,7 +78,7 @@ class JsonLines(Redacting):
         return json.dumps(line, ensure_ascii=False)
 
 
-def begin(level: int, log_format: str, role: str, redact: Redact) -> None:
+def start_logging(level: int, log_format: str, role: str, redact: Redact) -> None:
     """Start logging to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(redact, role) if log_format == "json" else Redacting(redact))
@@ -87,7 +87,7 @@ def begin(level: int, log_format: str, role: str, redact: Redact) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def line(role: str, message: str, fields: dict[str, object]) -> str:
+def error_line(role: str, message: str, fields: dict[str, object]) -> str:
     """Format an error, already redacted, as a line for machines."""
     record = logging.makeLogRecord(
         {"name": "venus", "levelname": "ERROR", "levelno": logging.ERROR, "msg": message} | fields
@@ -168,7 +168,7 @@ class Invocation:
 
     def log_to_stderr(self, level: int) -> None:
         """Start the log of a long-running command; passwords are redacted."""
-        begin(logging.DEBUG if self.verbose else level, self.log_format, self.role, self.redactor)
+        start_logging(logging.DEBUG if self.verbose else level, self.log_format, self.role, self.redactor)
 
     def choose_log_format(self, log_format: str) -> None:
         """Set --log-format, given before or after the name of the command. Raises ConfigError."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from venus.adapters.dialects.contract import Numbering, OtherObject, RegisteredTable, UncapturedTable
     from venus.adapters.targets.contract import Conversion, LoadProgress, LoadReport, Target
-    from venus.cli.invocation import Invocation
     from venus.config import Settings
     from venus.model import TableSchema
 

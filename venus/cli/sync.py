@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.allocation import keep_freed, settle
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
 from venus.cli.supervisor import HEALTHY_AFTER_S, WELL, Loop, Narrator, Supervisor, stop_with_parent
 from venus.errors import ConfigError, VenusError
 from venus.patience import Patience, patience_with
+from venus.process.memory import freeze_objects, keep_freed_memory
 from venus.user_folders import stop_signals
 
 if TYPE_CHECKING:
@@ -165,13 +165,13 @@ def stop_on_signals(stop: threading.Event) -> None:
     A second SIGHUP does not count: the shell and the system each send one when a terminal is closed.
     """
 
-    def ask(number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         if stop.is_set() and number != signal.SIGHUP:
             os._exit(128 + number)
         stop.set()
 
     for number in stop_signals():
-        signal.signal(number, ask)
+        signal.signal(number, on_signal)
 
 
 def loop_of(run: Invocation, name: str, *options: str) -> Loop:
@@ -193,7 +193,7 @@ def run_one(
     take_over: bool = False,
 ) -> int:
     """Run one loop in this process."""
-    keep_freed()
+    keep_freed_memory()
     narrator = Narrator(run)
     settled = has_worked = False
 
@@ -201,7 +201,7 @@ def run_one(
         nonlocal settled, has_worked
         has_worked = has_worked or is_at_work(found)
         if not settled:  # both ends of the loop are connected, and all imports are done
-            settle()
+            freeze_objects()
             settled = True
         narrator.report(name, found)
 

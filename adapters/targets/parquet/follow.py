@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import tenacity
 
-from venus import user_folders
 from venus.adapter_figures import AdapterFigures
 from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.parquet.folder import LakeTarget
@@ -30,6 +29,7 @@ from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
 from venus.rpc.stopwatch import Stopwatch
 from venus.rpc.subscriber import Subscriber
+from venus.user_folders import raise_descriptor_limit
 
 IDLE_S = 0.5
 REPORT_S = 0.5
@@ -54,7 +54,7 @@ Report = Callable[[LakeReport], None]
 
 def run_lake(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
     """Follow the broker until `stop`; begin again after what passes by itself. Raises what does not."""
-    user_folders.raise_limit()  # a file is open for each table that changes between two commits
+    raise_descriptor_limit()  # a file is open for each table that changes between two commits
     target, tell, circuit = LakeTarget(settings, name), report or (lambda _: None), TargetCircuit(name)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(circuit.is_waited_for),

@@ -115,9 +115,9 @@ def test_the_fatal_line_is_a_line_of_the_log(tmp_path: Path) -> None:
     program = """
 import logging, sys
 from venus.broker.service.process import die
-from venus.cli import logs
+from venus.cli.invocation import start_logging
 from venus.errors import StorageError
-logs.begin(logging.INFO, sys.argv[1], "broker", lambda text: text.replace("geheim", "***"))
+start_logging(logging.INFO, sys.argv[1], "broker", lambda text: text.replace("geheim", "***"))
 die(StorageError("the disk at geheim has gone"))
 """
     for log_format in ("json", "text"):

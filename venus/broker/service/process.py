@@ -19,11 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from venus import user_folders
 from venus.alarms import notifier as remembered
 from venus.alarms.notifier import Notifier
 from venus.alarms.recipients import addressees
-from venus.allocation import settle, share_heaps
 from venus.broker.core import Core
 from venus.broker.mirrors.network import Network
 from venus.broker.replicas.shared import ReplicatedLogs
@@ -40,11 +38,12 @@ from venus.broker.service.watching import Watch, keep_watch
 from venus.broker.store import space
 from venus.config import Broker, Settings
 from venus.errors import Fenced, VenusError
+from venus.process.memory import freeze_objects, share_heaps
 from venus.rpc import event_loop
 from venus.rpc.address import broker_of
 from venus.security import audit, listening
 from venus.security.audit import Refusals
-from venus.user_folders import steady, stop_signals
+from venus.user_folders import raise_descriptor_limit, steady, stop_signals
 
 if TYPE_CHECKING:
     from venus.security.files import Files
@@ -250,13 +249,13 @@ def said(data_dir: Path) -> Callable[[Addresses], None]:
 def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
     """Run a broker until SIGTERM, SIGINT or SIGHUP; say where it serves; raise a VenusError if it cannot start."""
     broker = settings.broker
-    user_folders.raise_limit()  # connections must not take those of the store
+    raise_descriptor_limit()  # connections must not take those of the store
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(space.UMASK)  # RocksDB makes its files itself
 
     def ready(addresses: Addresses) -> None:
-        settle()
+        freeze_objects()
         (announce or said(broker.data_dir))(addresses)
 
     async def main() -> None:

@@ -9,7 +9,6 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from venus import user_folders
 from venus.broker.core import Core
 from venus.broker.service.access import Access
 from venus.broker.service.admin import Admin
@@ -27,6 +26,7 @@ from venus.errors import ConfigError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, options
 from venus.rpc.sealed import handlers
 from venus.security.files import grpc_credentials
+from venus.user_folders import descriptor_limit
 from venus.wire import broker_pb2
 
 NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))
@@ -80,7 +80,7 @@ class Service:
             ("grpc.max_concurrent_streams", STREAMS_MAX),
             (
                 "grpc.max_allowed_incoming_connections",
-                connections_max(traffic.admission.streams.limit, user_folders.limit()),
+                connections_max(traffic.admission.streams.limit, descriptor_limit()),
             ),
         ]
         self._server = grpc.aio.server(

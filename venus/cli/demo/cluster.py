@@ -242,8 +242,8 @@ class ClusterStory(Story):
     def _whole(self) -> None:
         """Wait until every replica is in sync."""
 
-        def done() -> bool:
+        def is_done() -> bool:
             leading = [found for found in self._said() if not found.replication.refusal]
             return any(sum(r.in_sync for r in found.replication.replicas) == len(self._names) for found in leading)
 
-        wait_for(done, "every replica to be in sync")
+        wait_for(is_done, "every replica to be in sync")

@@ -66,7 +66,7 @@ def compare_table(
     theirs = canonical(there.execute(sa.text(f'SELECT {selected} FROM "{schema}"."{table}" ORDER BY {ordered}')), read)
     result.rows[table] = 0
 
-    def differs(what: str) -> None:
+    def record_difference(what: str) -> None:
         result.different += 1
         if len(result.examples) < SHOWN_MAX:
             result.examples.append(f"{table}: {what}")
@@ -76,14 +76,14 @@ def compare_table(
         left_key = None if left is None else sort_key(left[p] for p in places)
         right_key = None if right is None else sort_key(right[p] for p in places)
         if right_key is None or (left_key is not None and left_key < right_key):
-            differs(f"missing at the target: {left}")
+            record_difference(f"missing at the target: {left}")
             left, taken = next(ours, None), 1
         elif left_key is None or right_key < left_key:
-            differs(f"only at the target: {right}")
+            record_difference(f"only at the target: {right}")
             right, taken = next(theirs, None), 0
         else:
             if left != right:
-                differs(f"source {left}, target {right}")
+                record_difference(f"source {left}, target {right}")
             left, right, taken = next(ours, None), next(theirs, None), 1
         result.rows[table] += taken
 

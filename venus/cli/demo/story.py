@@ -319,7 +319,7 @@ class Story:
         """
         waiting = 1
 
-        def done() -> bool:
+        def is_done() -> bool:
             nonlocal waiting
             found = self._commands.run("status", codes=(0, 1), quiet=True)
             waited, waiting = waiting, sum(t["log_rows"] for t in found["source"]["tables"])
@@ -328,7 +328,7 @@ class Story:
             level = all(offsets[name] >= broker["next_offset"] for name in targets)
             return not waited and not broker["error"] and not broker["halves"] and level
 
-        wait_for(done, f"{' and '.join(targets)} to catch up", CATCH_UP_TIMEOUT_S, every_s=0.5)
+        wait_for(is_done, f"{' and '.join(targets)} to catch up", CATCH_UP_TIMEOUT_S, every_s=0.5)
 
     def _compare(self, what: str, database: str, started: float, *, source: Path | None = None) -> None:
         found = compare(source or self._source, self._postgres.url(database))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,10 +25,6 @@ from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.support.scrub import GONE, log_line, tree
 from venus.errors import ConfigError, VenusError
 from venus.user_folders import state_folder
-
-if TYPE_CHECKING:
-    from venus.cli.invocation import Invocation
-
 
 LOG_LINES_MAX = 2000
 #: How much of the end of a log is read.

@@ -17,26 +17,26 @@ START_OBJECTS = 200_000
 _USUAL = gc.get_threshold()
 
 
-def spare_start() -> None:
+def delay_collection() -> None:
     """Delay the first collection until the start is over; from then on the collector works as usual."""
     gc.set_threshold(START_OBJECTS, *_USUAL[1:])
-    gc.callbacks.append(_be_usual)
+    gc.callbacks.append(_restore_threshold)
 
 
-def settle() -> None:
+def freeze_objects() -> None:
     """Exclude all present objects from collection for good, and collect as usual from now on.
 
     For processes that keep running: a failed call leaves garbage that holds its frame, so it must not wait for long.
     """
     gc.freeze()
-    _be_usual("stop", {})
+    _restore_threshold("stop", {})
 
 
-def _be_usual(phase: str, _: Mapping[str, int]) -> None:
+def _restore_threshold(phase: str, _: Mapping[str, int]) -> None:
     if phase == "stop":
         gc.set_threshold(*_USUAL)
-        if _be_usual in gc.callbacks:
-            gc.callbacks.remove(_be_usual)
+        if _restore_threshold in gc.callbacks:
+            gc.callbacks.remove(_restore_threshold)
 
 
 # mallopt(3): how many bytes a heap may have free at its end; the size from which a block has its own mapping; the
@@ -59,7 +59,7 @@ def share_heaps() -> None:
     _set(_M_ARENA_MAX, ARENAS)
 
 
-def keep_freed() -> None:
+def keep_freed_memory() -> None:
     """Keep freed memory for the next allocations, up to `KEPT_BYTES`.
 
     Converting a piece of a cut takes some arrays of 1 to 6 MB, each of which is free again at once. By default glibc
