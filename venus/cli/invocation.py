@@ -115,7 +115,7 @@ class Invocation:
     log_format: str = "text"
     #: The role of this process in its log: "venus broker", "capture", the name of a target.
     role: str = "venus"
-    #: Whether `venus sync` has started this process, and reports its errors on stderr.
+    #: Whether `venus sync` has started this process and reports its errors on stderr.
     supervised: bool = False
     redactor: Redactor = field(default_factory=Redactor)
     #: Whether this command connects to databases: only then does it read their passwords.

@@ -84,12 +84,12 @@ def tables_shown(found: Overview) -> list[RenderableType]:
         *(f"changes applied by {name}" for name in at_target),
         rows=[row.cells for row in listed[:LISTED_MAX]],
     )
-    said: list[RenderableType] = [shown] if listed else []
+    lines: list[RenderableType] = [shown] if listed else []
     if len(listed) > LISTED_MAX:
-        said.append(f"{counted(len(listed) - LISTED_MAX, 'more table')} like these: `venus status --json` lists all")
+        lines.append(f"{counted(len(listed) - LISTED_MAX, 'more table')} like these: `venus status --json` lists all")
     if many and len(listed) < len(rows):
-        said.append(f"{counted(len(rows) - len(listed), 'table')} simply follow: `venus status --json` lists all")
-    return said
+        lines.append(f"{counted(len(rows) - len(listed), 'table')} simply follow: `venus status --json` lists all")
+    return lines
 
 
 @dataclass(frozen=True, slots=True)

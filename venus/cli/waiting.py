@@ -61,18 +61,18 @@ class Waits:
     def __init__(self, say: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._say = say
         self._monotonic = monotonic
-        self._said: dict[tuple[str, str], float] = {}
+        self._written: dict[tuple[str, str], float] = {}
 
     def found(self, sentences: Sequence[str]) -> None:
         """Update the reasons. A sentence is not repeated only because its figures have changed."""
         now, current = self._monotonic(), {_key(text): text for text in sentences}
         for key, text in current.items():
-            if now >= self._said.get(key, float("-inf")) + REPEAT_S:
-                self._said[key] = now
+            if now >= self._written.get(key, float("-inf")) + REPEAT_S:
+                self._written[key] = now
                 self._say(f"waits: {text}")
-        if self._said and not current:
+        if self._written and not current:
             self._say("continues: nothing holds it up any more")
-        self._said = {key: at for key, at in self._said.items() if key in current}
+        self._written = {key: at for key, at in self._written.items() if key in current}
 
 
 def _key(text: str) -> tuple[str, str]:

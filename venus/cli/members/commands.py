@@ -57,15 +57,15 @@ def change_record(coordinator: EtcdCoordinator, name: str, make: Make) -> Leader
 
 def wait_until_done(out: Output, seconds: float, look: Callable[[], list[str]]) -> float:
     """Wait until `look` returns no reason to wait; return the seconds that took. Raises Unavailable after the time."""
-    began = said_at = time.monotonic()
-    said = ""
+    began = printed_at = time.monotonic()
+    printed = ""
     while waiting := look():
         now = time.monotonic()
         if now - began >= seconds:
             raise Unavailable(f"not done after {seconds:g} s: {'; '.join(waiting)}", hint=SAFE)
         text = "; ".join(waiting)
-        if text != said and now - began > 1 and (not said or now - said_at > SAY_EVERY_S):
-            said, said_at = text, now
+        if text != printed and now - began > 1 and (not printed or now - printed_at > SAY_EVERY_S):
+            printed, printed_at = text, now
             out.say(text)
         time.sleep(LOOK_EVERY_S)
     return time.monotonic() - began
