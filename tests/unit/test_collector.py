@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,11 +93,12 @@ def test_a_worker_is_settled_when_it_begins() -> None:
 def test_a_loop_of_sync_is_settled_by_its_first_report(monkeypatch: pytest.MonkeyPatch) -> None:
     settled: list[int] = []
     reports: list[object] = []
+    first, second = SimpleNamespace(error="", rows=1), SimpleNamespace(error="", rows=2)
 
     def capture(*_: object, report: Callable[[object], None], **__: object) -> None:
         settled.append(0)  # not before it runs
-        report(1)
-        report(2)
+        report(first)
+        report(second)
 
     monkeypatch.setattr("venus.adapters.upper.capture.run_capture", capture)
     monkeypatch.setattr(sync, "freeze_objects", lambda: settled.append(len(reports)))
@@ -106,4 +108,4 @@ def test_a_loop_of_sync_is_settled_by_its_first_report(monkeypatch: pytest.Monke
     monkeypatch.setattr(Invocation, "settings", Settings())
     assert sync.run_one(run, "capture", threading.Event(), None) == 0
     assert settled == [0, 0]
-    assert reports == [1, 2]
+    assert reports == [first, second]

@@ -137,7 +137,11 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
             3,
             "cluster: label 'eo' is not in [labels] (did you mean eu?): define it there: eo = [",
         ),
-        (f'{ACCESS}level = 1\nset = "a"\nlabels = ["eu"]\n', 1, "cluster: label 'eu' is not in [labels]: say there"),
+        (
+            f'{ACCESS}level = 1\nset = "a"\nlabels = ["eu"]\n',
+            1,
+            "cluster: label 'eu' is not in [labels]: define it there",
+        ),
         (
             '[broker]\nlisten = "10.0.1.1:7400"\n[cluster]\nset = "a"\nupstream = ["10.0.1.1:7400"]\n',
             3,

@@ -242,7 +242,7 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
     )  # fmt: skip
 
     assert mirror_shown(view) == (
-        "mirror of home -> eu: cut off for 12 s; it had everything then; 2.0 KiB pulled: nobody answers"
+        "mirror of home -> eu: cut off for 12 s; it was level then; 2.0 KiB pulled: nobody answers"
     )
     assert "it is level" in mirror_shown(replace(view, state="following"))
     away = replace(view, state="following", nearest="north", away_s=75.0, not_back="it does not answer: no")

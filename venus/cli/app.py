@@ -44,7 +44,6 @@ from venus.cli.members import accept_loss, promote
 from venus.cli.members import commands as members
 from venus.cli.output import ReaderGone, reader_gone
 from venus.cli.support import command as support_command
-from venus.cli.topology import topology
 from venus.security.audit import NAME, Audit
 from venus.user_folders import state_folder
 
@@ -160,7 +159,6 @@ app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
 for change in (members.move, members.drain, members.add, members.remove, promote.dissolve, promote.promote):
     cluster_command.app.command()(change)
 cluster_command.app.command("accept-loss")(accept_loss.accept_loss)
-cluster_command.app.command()(topology)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=WATCH)
 app.add_typer(alarms.app, name="alarms", rich_help_panel=WATCH)

@@ -1,4 +1,4 @@
-"""`venus cluster status` and `policy`: brokers, leaders and policies, from the coordinator alone."""
+"""`venus cluster status` and `policy`, from the coordinator alone; `venus cluster topology`, from the brokers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import typer
 from venus.cli.commands import Commands
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import table
-from venus.errors import ConfigError
+from venus.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from venus.config import Settings
     from venus.coordination.etcd import EtcdCoordinator
+    from venus.network.drawing import Hop, SetView
     from venus.replication.records import Installing, Leadership, LiveBroker, LossWindow
 
 #: Long enough for an election within etcd.
@@ -213,3 +214,76 @@ def _business_row(found: Leadership) -> tuple[object, ...]:
         ", ".join(found.replicas),
         found.policy.value,
     )
+
+
+@app.command()
+def topology(
+    ctx: typer.Context,
+    addresses: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="HOST:PORT", help="More brokers to ask, one of each set; separated by spaces."),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Draw the broker sets, their upstreams, offsets and lag. Exit code 1 if something needs attention.
+
+    It asks the brokers of `[broker] addresses` and `further`, and all sets above them. A set below that is not asked
+    is shown as the set above sees it.
+    """
+    from venus.cli.topology import look
+    from venus.model import PORT_MAX, is_address
+    from venus.network.drawing import drawn
+    from venus.rpc.address import broker_of, proof_of
+
+    run = Invocation.of(ctx, config, as_json)
+    for address in addresses or ():
+        if not is_address(address):
+            raise ConfigError(
+                f"{address} should be HOST:PORT, with a port up to {PORT_MAX}",
+                hint="name brokers of more sets, separated by spaces",
+            )
+    reach = broker_of(run.settings)
+    starts = [tuple(one.split(",")) for one in reach.split(";")] + [(address,) for address in addresses or ()]
+    view = look(starts, proof_of(reach))
+    if not any(one.asked for one in view.sets):
+        raise Unavailable("; ".join(view.complaints), hint="check [broker] address and addresses")
+    document = {
+        "healthy": not view.complaints,
+        "problems": list(view.complaints),
+        "sets": [_set_document(one) for one in view.sets],
+    }
+    lines = drawn(view, run.out.console.width)
+    run.out.answer(document, *lines, *([""] if view.complaints else []), *(f"! {line}" for line in view.complaints))
+    return 1 if view.complaints else 0
+
+
+def _set_document(one: SetView) -> dict[str, Any]:
+    return {
+        "set": one.set.name,
+        "asked": one.asked,
+        "tier": one.set.tier.value if one.asked else None,
+        "level": one.set.level,
+        "addresses": list(one.set.addresses),
+        "upstream": list(one.set.upstream),
+        "labels": sorted(one.set.labels),
+        "where": sorted(one.set.where),
+        "pulls_from": one.pulls_from or None,
+        "trouble": one.trouble,
+        "businesses": [_hop_document(hop) for hop in one.businesses],
+    }
+
+
+def _hop_document(hop: Hop) -> dict[str, Any]:
+    return {
+        "business": hop.business,
+        "offset": hop.offset,
+        "behind": hop.behind,
+        "behind_s": hop.behind_s,
+        "from_home_s": hop.hop_s,
+        "state": hop.state,
+        "reason": hop.reason,
+        "nearest": hop.nearest or None,
+        "away_s": hop.away_s,
+        "not_back": hop.not_back,
+    }

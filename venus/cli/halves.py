@@ -13,7 +13,6 @@ import typer
 from venus.cli.commands import Commands
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import table
-from venus.cli.probes import half_age_s, moment_of
 from venus.errors import ConfigError
 from venus.figures import bytes_shown, seconds_shown
 from venus.model import Verdict, counted
@@ -38,6 +37,7 @@ def business_status(run: Invocation) -> BusinessStatus:
 
 def looked_at(run: Invocation) -> tuple[BusinessStatus, int]:
     """Read the status of the configured business, and the time of it by the broker's clock."""
+    from venus.cli.probes import moment_of
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
     from venus.wire.broker_pb2 import BusinessStatus
@@ -52,6 +52,8 @@ def looked_at(run: Invocation) -> tuple[BusinessStatus, int]:
 @app.command("list")
 def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
     """List the half messages without a decision, oldest first. Exit code 1 if an alarm is raised."""
+    from venus.cli.probes import half_age_s
+
     run = Invocation.of(ctx, config, as_json)
     found, now_us = looked_at(run)
     halves = [

@@ -1,4 +1,4 @@
-"""`venus cluster topology`: the broker sets of the network, their upstreams, and the lag of each hop.
+"""The broker sets of the network for `venus cluster topology`: their upstreams, and the lag of each hop.
 
 The configured brokers and all sets above them are asked; their answers are merged into one view.
 """
@@ -9,23 +9,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.probes import moment_of
-from venus.errors import ConfigError, Unavailable, VenusError
+from venus.errors import VenusError
 from venus.network.drawing import Hop, SetView, View
 from venus.network.topology import PULLS_AS, BrokerSet, Tier, merged, problems_of
 from venus.rpc.address import Address, Proof
 from venus.rpc.admin import Admin
 from venus.rpc.homes import is_home
 from venus.wire import broker_pb2
-
-if TYPE_CHECKING:
-    from venus.network.drawing import Hop, SetView
-
 
 SETS_MAX = 200
 ASKED_AT_ONCE = 16
@@ -196,74 +188,3 @@ def _spoken_of(upper: BrokerSet, status: broker_pb2.BrokerStatus) -> Iterable[Se
                 )
                 lower = _unknown(consumer.group.removeprefix(PULLS_AS), upper.level + 1)
                 yield SetView(set=lower, asked=False, pulls_from=upper.name, businesses=(hop,))
-
-
-def topology(
-    ctx: typer.Context,
-    addresses: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="HOST:PORT", help="More brokers to ask, one of each set; separated by spaces."),
-    ] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Draw the broker sets, their upstreams, offsets and lag. Exit code 1 if something needs attention.
-
-    It asks the brokers of `[broker] addresses` and `further`, and all sets above them. A set below that is not asked
-    is shown as the set above sees it.
-    """
-    from venus.model import PORT_MAX, is_address
-    from venus.network.drawing import drawn
-    from venus.rpc.address import broker_of, proof_of
-
-    run = Invocation.of(ctx, config, as_json)
-    for address in addresses or ():
-        if not is_address(address):
-            raise ConfigError(
-                f"{address} should be HOST:PORT, with a port up to {PORT_MAX}",
-                hint="name brokers of more sets, separated by spaces",
-            )
-    reach = broker_of(run.settings)
-    starts = [tuple(one.split(",")) for one in reach.split(";")] + [(address,) for address in addresses or ()]
-    view = look(starts, proof_of(reach))
-    if not any(one.asked for one in view.sets):
-        raise Unavailable("; ".join(view.complaints), hint="check [broker] address and addresses")
-    document = {
-        "healthy": not view.complaints,
-        "problems": list(view.complaints),
-        "sets": [_set(one) for one in view.sets],
-    }
-    lines = drawn(view, run.out.console.width)
-    run.out.answer(document, *lines, *([""] if view.complaints else []), *(f"! {line}" for line in view.complaints))
-    return 1 if view.complaints else 0
-
-
-def _set(one: SetView) -> dict[str, Any]:
-    return {
-        "set": one.set.name,
-        "asked": one.asked,
-        "tier": one.set.tier.value if one.asked else None,
-        "level": one.set.level,
-        "addresses": list(one.set.addresses),
-        "upstream": list(one.set.upstream),
-        "labels": sorted(one.set.labels),
-        "where": sorted(one.set.where),
-        "pulls_from": one.pulls_from or None,
-        "trouble": one.trouble,
-        "businesses": [_hop(hop) for hop in one.businesses],
-    }
-
-
-def _hop(hop: Hop) -> dict[str, Any]:
-    return {
-        "business": hop.business,
-        "offset": hop.offset,
-        "behind": hop.behind,
-        "behind_s": hop.behind_s,
-        "from_home_s": hop.hop_s,
-        "state": hop.state,
-        "reason": hop.reason,
-        "nearest": hop.nearest or None,
-        "away_s": hop.away_s,
-        "not_back": hop.not_back,
-    }

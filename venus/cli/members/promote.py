@@ -9,7 +9,6 @@ import typer
 from venus.cli.cluster import coordinator_of
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members.commands import BusinessesOption
-from venus.cli.probes import moment_of
 from venus.errors import ConfigError, Refused
 from venus.figures import seconds_shown
 from venus.suggest import nearest
@@ -78,6 +77,7 @@ def promote(
     and `venus verify --repair` brings it back from the source. If the old home comes back, it steps down.
     Use a configuration whose [broker] addresses are those of this set.
     """
+    from venus.cli.probes import moment_of
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
