@@ -21,7 +21,7 @@ from venus.broker.machine import envelope, folding
 from venus.broker.mirrors.place import later_cut
 from venus.broker.queue import cutting
 from venus.broker.queue.cutting import Part
-from venus.broker.snapshot.choosing import choosing, refused_tables
+from venus.broker.snapshot.reading import refused_tables, row_chooser
 from venus.codec import schema as schemas_codec
 from venus.codec.columns import Value, from_columns
 from venus.codec.filtering import OpenRows
@@ -334,7 +334,7 @@ class History:
         known = [_WIRE[self.kind][version] for version in sorted(upper.versions)]
         node.filters = row_filters.at_cut(asked, [self.schemas[version] for version in upper.versions])
         with self._broken():
-            choose = choosing(node.filters, 1, known) if self.fault != "the full data whole" else None
+            choose = row_chooser(node.filters, 1, known) if self.fault != "the full data whole" else None
             values = [upper.rows[key] for key in sorted(upper.rows)]
             stored = StoredRows(pack(values))
             if 1 in refused_tables(node.filters, known):

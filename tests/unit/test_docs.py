@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import venus.broker.service.metrics
-import venus.broker.status.figures
+import venus.broker.status.broker_status
 import venus.cli
 from tests.unit.test_cli import commands
 from venus.config import load, options
@@ -66,7 +66,7 @@ def test_metrics_and_options_that_are_named_exist() -> None:
     metrics = set(re.findall(r'"(venus_[a-z_]+)"', source))
     metrics |= {"venus_alarm_messages_total", "venus_braked_total", "venus_braked_seconds_total"}
     metrics |= {"venus_shared_frames_encoded_total", "venus_shared_frames_sent_total"}
-    metrics |= {f"venus_{name}_total" for name in venus.broker.status.figures.COUNTERS}
+    metrics |= {f"venus_{name}_total" for name in venus.broker.status.broker_status.COUNTERS}
     metrics |= {f"{name}_total" for name, _ in venus.broker.service.metrics.SECURITY_COUNTERS}
     leaves = {path.rpartition(".")[2] for path in options()} | metrics
 

@@ -15,14 +15,13 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.consumers import kept_for
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.pipeline.commit_thread import CommitThread
+from venus.broker.pipeline.commit_thread import CommitThread, guard_with
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
-from venus.broker.pipeline.failstop import guard_with
 from venus.broker.pipeline.forgetting import Forgetting
 from venus.broker.pipeline.full_data import FullData
 from venus.broker.pipeline.group import Group
-from venus.broker.pipeline.homes import Homes
-from venus.broker.pipeline.mirrors import Mirrors
+from venus.broker.pipeline.home_commands import Homes
+from venus.broker.pipeline.mirror_commands import Mirrors
 from venus.broker.pipeline.producers import Producers
 from venus.broker.pipeline.publisher import Publisher
 from venus.broker.pipeline.recovery import recover, take_up

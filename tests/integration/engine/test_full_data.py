@@ -18,7 +18,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.records import decode_materialised
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot import materialiser, pacing
+from venus.broker.snapshot import materialiser
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
@@ -208,7 +208,7 @@ class Asking(Buffer):
 
 def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for it while a step runs that goes on into the next cut."""
-    monkeypatch.setattr(pacing, "STEP_BYTES_MAX", 2500)
+    monkeypatch.setattr(materialiser, "STEP_BYTES_MAX", 2500)
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     cut = [producer.next_half(engines.rows(n, 10, b"c" * 80), cut=2, cut_end=n == 3) for n in range(4)]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import WAIT_S, Producer, caught_up, the_business
-from venus.broker.snapshot import pacing
+from venus.broker.snapshot import materialiser
 from venus.broker.store import keys
 from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
 from venus.broker.store.rocks import Store
@@ -37,7 +37,7 @@ def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("what", "most"),
-    [("full_memtables", DELAYING_MEMTABLES - 1), ("unmerged_files", DELAYING_FILES - pacing.FILES_BEFORE)],
+    [("full_memtables", DELAYING_MEMTABLES - 1), ("unmerged_files", DELAYING_FILES - materialiser.FILES_BEFORE)],
 )
 def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
     what: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -51,7 +51,7 @@ def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
         return found["now"] if family == keys.ROW else 0
 
     monkeypatch.setattr(Store, what, seen)
-    monkeypatch.setattr(pacing, "FLUSH_LOOKS_MAX", 10**9)
+    monkeypatch.setattr(materialiser, "FLUSH_LOOKS_MAX", 10**9)
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 3))
     for _ in range(5):
@@ -64,7 +64,7 @@ def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
 
 def test_what_never_becomes_a_file_holds_nothing_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "full_memtables", lambda _store, _family: DELAYING_MEMTABLES)
-    monkeypatch.setattr(pacing, "FLUSH_LOOKS_MAX", 3)
+    monkeypatch.setattr(materialiser, "FLUSH_LOOKS_MAX", 3)
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 3))
     caught_up(engine)

@@ -12,7 +12,7 @@ from tests.support.engines import BUSINESS, Producer, full_data, make, queue, ro
 from venus.broker.core import Core
 from venus.broker.machine.home import Home
 from venus.broker.machine.loss import Loss
-from venus.broker.status.home_status import home_alarms
+from venus.broker.status.broker_status import home_alarms
 from venus.errors import Diverged, IllegalTransition, NotLeader, OffsetDiverged, Refused, Unavailable
 from venus.wire import broker_pb2, change_pb2
 

@@ -15,8 +15,8 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.service.access import Access, Peer
 from venus.broker.snapshot import snapshots
-from venus.broker.snapshot.chunks import Chunks
 from venus.broker.snapshot.leases import Pin
+from venus.broker.snapshot.reading import Chunks
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Sealed
 from venus.errors import Denied, SnapshotExpired, Unavailable

@@ -19,7 +19,7 @@ from venus.broker.queue.reader import ReadResult
 from venus.broker.service import shared_frames
 from venus.broker.service.gate import OpenGate
 from venus.broker.service.process import RunningBroker
-from venus.broker.service.turnstile import Turnstile
+from venus.broker.service.shared_frames import Turnstile
 from venus.errors import DigestMismatch, Diverged, OffsetDiverged, ProtocolError, Unavailable
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer

@@ -18,7 +18,7 @@ from tests.support.consumers import (
 from tests.support.proxy import Proxy
 from tests.support.stored import plain_rows, stored_rows
 from venus.broker.service.process import RunningBroker
-from venus.broker.snapshot import chunks
+from venus.broker.snapshot import reading
 from venus.codec.chunk import Sealed, Totals
 from venus.codec.stored import StoredRows
 from venus.errors import ProtocolError, SnapshotExpired
@@ -107,7 +107,7 @@ def test_a_split_that_arrives_with_other_rows_is_refused(
         def add(self, rows: StoredRows) -> None:
             super().add(stored_rows([(99, *row[1:]) for row in plain_rows(rows)]))
 
-    monkeypatch.setattr(chunks, "Totals", Other)
+    monkeypatch.setattr(reading, "Totals", Other)
     with Snapshots(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
         with pytest.raises(ProtocolError, match="a split of 1000 rows arrived with 1000, or with other ones"):
@@ -128,7 +128,7 @@ def test_a_chunk_that_arrives_damaged_is_asked_for_again(
             flipped = bytes([body[middle] ^ next(flips, 0)])
             return Sealed(digest=Sealed.of(body).digest, body=body[:middle] + flipped + body[middle + 1 :])
 
-    monkeypatch.setattr(chunks, "Sealed", Damaging)
+    monkeypatch.setattr(reading, "Sealed", Damaging)
     with Snapshots(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
         found: Rows = {}

@@ -17,7 +17,7 @@ from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, fill, take, wait_for
 from venus.broker.pipeline.full_data import FullData
-from venus.broker.service import recent_health
+from venus.broker.service import http
 from venus.broker.service.http import PARTS as PAGE_PARTS
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.service_status import Health
@@ -165,7 +165,7 @@ def test_a_look_that_takes_long_holds_up_no_probe_that_asks_often(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, look = threading.Event(), Health.look
-    monkeypatch.setattr(recent_health, "FRESH_S", 60.0)
+    monkeypatch.setattr(http, "FRESH_S", 60.0)
     assert get(broker, "/health") == "ok\n"
 
     def slow(self: Health) -> tuple[str, list[str]]:

@@ -12,7 +12,7 @@ from tests.integration.service.conftest import StartBroker, producer
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, data, take, wait_for
 from venus.broker.pipeline.producers import Producers
-from venus.broker.service import outbox
+from venus.broker.service import producer_stream
 from venus.broker.service.process import RunningBroker
 from venus.errors import Fenced, Overloaded, ProtocolError, Unavailable
 from venus.model import Verdict
@@ -222,7 +222,7 @@ def test_an_answer_that_nobody_waits_for_rides_with_the_next(
         take_frame(self, frame)
 
     monkeypatch.setattr(Producer, "_take", kept)
-    monkeypatch.setattr(outbox, "ANSWER_WITHIN_S", 60.0)  # nothing but the next frame brings it
+    monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 60.0)  # nothing but the next frame brings it
     with producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
         sender.connect(0, 0)
         reader.open(0, 0)
@@ -233,7 +233,7 @@ def test_an_answer_that_nobody_waits_for_rides_with_the_next(
             take(reader, n)
         assert sender.decided_through == 9
         assert len(frames) == 11  # InitAck, and one for each half message
-        monkeypatch.setattr(outbox, "ANSWER_WITHIN_S", 0.01)
+        monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 0.01)
         sender.send_half(half(11))
         sender.wait_persisted(11)
         assert sender.decided_through == 10

@@ -14,7 +14,7 @@ def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) 
 RULES = (
     _rule(
         "Nobody is told before what was proposed is applied",
-        "broker.pipeline.acks:Acks.hold",
+        "broker.pipeline.group_writer:Acks.hold",
         "held.index <= business.log.applied",
         "True",
         seed=36,

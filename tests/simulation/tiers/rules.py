@@ -108,7 +108,7 @@ RULES = (
     ),
     _rule(
         "The old rows go before the full data comes again",
-        "snapshot.filling:_begin",
+        "snapshot.step:_begin",
         "batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))",
         "pass",
         seed=1,
@@ -164,7 +164,7 @@ RULES = (
     ),
     _rule(
         "The full data is chosen by the predicates of the increments",
-        "snapshot.choosing:choosing",
+        "snapshot.reading:row_chooser",
         "if found is not None",
         "if False",
         seed=4,

@@ -8,7 +8,7 @@ import pytest
 
 from venus.broker.machine.mirror import Mirror
 from venus.broker.snapshot import inside
-from venus.broker.snapshot.checkpoints import Checkpoints
+from venus.broker.snapshot.holding import Checkpoints
 from venus.broker.store.rocks import Store
 from venus.errors import SnapshotExpired
 

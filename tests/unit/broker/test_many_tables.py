@@ -10,7 +10,7 @@ import pytest
 from venus.alarm_rules import recognised
 from venus.broker.machine.business import Business, TableFigures
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.status.figures import UNDESCRIBED_SHOWN_MAX, _undescribed_alarms
+from venus.broker.status.broker_status import UNDESCRIBED_SHOWN_MAX, _undescribed_alarms
 from venus.broker.status.tables import ANSWER_BYTES_MAX, ANSWER_TABLES_MAX, SHOWN_MAX, Tables, wanted_by
 from venus.rpc import admin as admins
 from venus.rpc.admin import Admin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from venus.broker.service.outbox import Outbox
+from venus.broker.service.producer_stream import Outbox
 from venus.wire import broker_pb2
 
 

@@ -13,7 +13,7 @@ from venus.broker.machine.review_schedule import Reviews
 from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES, SHARED_GROUP_BYTES, CommitThread
 from venus.broker.pipeline.shared_log import Alone
 from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot.pacing import STEP_BYTES_LEAST, STEP_BYTES_MAX, Pacing
+from venus.broker.snapshot.materialiser import STEP_BYTES_LEAST, STEP_BYTES_MAX, Pacing
 from venus.broker.snapshot.scrub import Scrub
 from venus.flow.precedence import SHARE_MOST, Precedence
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from venus.broker.service import reviews, traffic_watch
+from venus.broker.service import ingest as reviews
+from venus.broker.service import traffic_watch
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.traffic_watch import LOOK_S, LOOKS, QUIET_CPU_PERCENT, QUIET_LOOK_S, TrafficWatch
 from venus.config import Broker, Degrade

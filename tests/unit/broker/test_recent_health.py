@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from venus.broker.service.recent_health import FRESH_S, Look, RecentHealth
+from venus.broker.service.http import FRESH_S, Look, RecentHealth
 
 
 class Broker:

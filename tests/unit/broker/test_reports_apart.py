@@ -9,7 +9,7 @@ import pytest
 
 from venus.alarm_rules import SOURCE as AT_SOURCE
 from venus.alarm_rules import hop_of, recognised
-from venus.broker.service import reported, service_status
+from venus.broker.service import service_status
 from venus.broker.service.service_status import ServiceStatus
 from venus.conditions import AdapterCondition, own_at_source
 from venus.rpc.reports import SOURCE, encode
@@ -59,7 +59,7 @@ def test_it_stands_for_a_while_after_the_adapter_has_gone(monkeypatch: pytest.Mo
     assert said.endswith("(as it was 60 s ago: its adapter has been away since)")
 
     found.reports.left("new", SOURCE, NOW_US)
-    monkeypatch.setattr(service_status, "now_us", lambda: NOW_US + int((reported.APART_S + 60) * 1e6))
+    monkeypatch.setattr(service_status, "now_us", lambda: NOW_US + int((service_status.APART_S + 60) * 1e6))
     assert list(found.status().alarms) == []
 
 

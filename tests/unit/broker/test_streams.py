@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from venus.broker.service.streams import Streams
+from venus.broker.service.delivery import Streams
 
 
 @dataclass(eq=False)

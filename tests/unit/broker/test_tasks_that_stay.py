@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.broker.test_quiet import Sleeps, ended, reviewing
-from venus.broker.service import reviews, traffic_watch
+from venus.broker.service import ingest, traffic_watch
 from venus.broker.service.traffic_watch import LOOKS, TrafficWatch
 from venus.flow.degradation import Lane
 
@@ -33,7 +33,7 @@ def test_reviews_are_asked_for_behind_a_defect(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bridge: Any = FailsOnce()
-    Sleeps(3).replace(monkeypatch, reviews)
+    Sleeps(3).replace(monkeypatch, ingest)
     asked, work = reviewing([True], bridge, first_s=6.0)
     asyncio.run(ended(work))
     assert asked == [1, 1]

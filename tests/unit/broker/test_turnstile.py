@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from venus.broker.service.turnstile import Turnstile
+from venus.broker.service.shared_frames import Turnstile
 
 CROWD, AT_ONCE = 100, 10
 

@@ -12,7 +12,7 @@ from venus.adapter_figures import (
     comparison_to_text,
 )
 from venus.alarm_rules import recognised
-from venus.broker.service.reported import REPORTS_MAX, Reports
+from venus.broker.service.service_status import REPORTS_MAX, Reports
 from venus.conditions import AdapterCondition, TableCondition, at_source, problems, uncaptured_at_source
 from venus.errors import ProtocolError
 from venus.rpc.limits import REPORTED_ROW_COUNTS_MAX

@@ -31,7 +31,7 @@ from venus.broker.mirrors.calls import (
 from venus.broker.mirrors.place import later_cut
 from venus.broker.mirrors.progress import Progress, State
 from venus.broker.mirrors.whom import Above, Whom
-from venus.broker.pipeline.mirrors import Mirrors
+from venus.broker.pipeline.mirror_commands import Mirrors
 from venus.broker.queue import places
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Totals, encode_chunk

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from venus.broker.machine.business import Business
@@ -26,9 +27,27 @@ from venus.broker.pipeline.group_writer import GroupWriter
 from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
-from venus.errors import SlowRequest, VenusError
+from venus.errors import SlowRequest, StorageError, StoreFull, VenusError
 from venus.flow.fair_queue import FairQueue, GroupSize
 from venus.flow.precedence import SMALL_BYTES, Precedence
+
+Guard = Callable[[], AbstractContextManager[None]]
+
+
+def guard_with(fail: Callable[[BaseException], None]) -> Guard:
+    """Return a context that reports what is wrong with the store, and raises it all the same."""
+
+    @contextmanager
+    def guard() -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            if not isinstance(error, StoreFull):
+                fail(error)
+            raise
+
+    return guard
+
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.pipeline.commit_thread import CommitThread
-from venus.broker.pipeline.failstop import Guard
+from venus.broker.pipeline.commit_thread import CommitThread, Guard
 from venus.broker.pipeline.group import Group
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.snapshots import Snapshots

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from venus.broker.machine import home as homes
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.pipeline.failstop import Guard
+from venus.broker.pipeline.commit_thread import Guard
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.codec.chunk import Sealed
 from venus.errors import Unavailable

@@ -8,14 +8,14 @@ and applied when the watermark moves.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from venus.broker.machine import machine, records
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.acks import Acks, Held
 from venus.broker.pipeline.commands import Answer, Command, reject
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.halting import CannotApply, halt, leaders_reason
@@ -23,6 +23,57 @@ from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError, StoreFull, Unavailable, VenusError
+
+Tell = Callable[[], None]
+Refuse = Callable[[VenusError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An answer, and how to refuse in its place, once everything up to `index` is applied or taken back."""
+
+    index: int
+    tell: Tell
+    refuse: Refuse
+
+
+@dataclass(slots=True)
+class Acks:
+    """Answers in the order of their entries, by business. Used by the commit thread alone."""
+
+    _waiting: dict[Business, deque[Held]] = field(default_factory=dict)
+
+    def hold(self, business: Business, held: Held) -> None:
+        """Give the answer once its index is applied: at once if it is."""
+        if held.index <= business.log.applied:
+            held.tell()
+        else:
+            self._waiting.setdefault(business, deque()).append(held)
+
+    def release(self, business: Business) -> None:
+        """Give the answers that the newest applied entry allows."""
+        waiting = self._waiting.get(business)
+        while waiting and waiting[0].index <= business.log.applied:
+            waiting.popleft().tell()
+        if waiting is not None and not waiting:
+            del self._waiting[business]
+
+    def drop(self, business: Business, first: int, error: VenusError) -> None:
+        """Refuse whoever waits for an entry from `first` on, which was taken back."""
+        waiting = self._waiting.pop(business, deque())
+        for held in waiting:
+            if held.index < first:
+                self.hold(business, held)
+            else:
+                held.refuse(error)
+
+    def refuse_all(self, error: VenusError) -> None:
+        """Refuse everybody: the broker stops."""
+        waiting, self._waiting = self._waiting, {}
+        for queue in waiting.values():
+            for held in queue:
+                held.refuse(error)
+
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.pipeline import missing, producer_commands
+from venus.broker.pipeline import producer_commands
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
@@ -101,7 +101,7 @@ class Producers:
 
         def work(group: Group) -> broker_pb2.Decided:
             self._space.check_decision()
-            return missing.pass_over(group, found, said, self._clock_us())
+            return producer_commands.pass_over(group, found, said, self._clock_us())
 
         return self._commits.submit(work, business=found)
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.queue_index import Placed
-from venus.broker.pipeline.commit_thread import CommitThread
+from venus.broker.pipeline.commit_thread import CommitThread, Guard
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
-from venus.broker.pipeline.failstop import Guard
 from venus.broker.queue import early_delivery, reader
 from venus.broker.queue.buffer import Buffer
 from venus.broker.queue.cutting import Choice, Cut

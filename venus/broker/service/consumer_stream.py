@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,11 @@ from venus.broker.core import Core
 from venus.broker.machine import filter_wire
 from venus.broker.queue.cutting import Choice
 from venus.broker.queue.early_delivery import Sent
-from venus.broker.service.chunks import Chunks
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames, Wanted, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
+from venus.codec.chunk import Sealed
 from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.flow.windows import Window
 from venus.model import FULL
@@ -31,6 +31,42 @@ from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.sealed import Presealed, checked
 from venus.rpc.squeeze import Credit, Squeezer, cost, is_large
 from venus.wire import broker_pb2
+
+
+class Chunks:
+    """The chunks of a split, one read ahead of the caller."""
+
+    def __init__(self, core: Core, bridge: LoopBridge, request: broker_pb2.ReadSplitRequest) -> None:
+        self._core, self._bridge, self._request = core, bridge, request
+        self._iterator: Iterator[Sealed] | None = None
+        self._ahead: asyncio.Task[Sealed | None] | None = None
+        #: How long reading the newest chunk took.
+        self.took_s = 0.0
+
+    async def next(self) -> Sealed | None:
+        """Return the next chunk, None at the end."""
+        if self._ahead is None:
+            self._ahead = asyncio.create_task(self._bridge.blocking(Lane.FULL_DATA, self._read))
+        chunk = await self._ahead
+        self._ahead = (
+            asyncio.create_task(self._bridge.blocking(Lane.FULL_DATA, self._read)) if chunk is not None else None
+        )
+        return chunk
+
+    def _read(self) -> Sealed | None:
+        if self._iterator is None:
+            self._iterator = iter(self._core.full_data.read_split(self._request))
+        began = time.monotonic()
+        chunk = next(self._iterator, None)
+        self.took_s = time.monotonic() - began
+        return chunk
+
+    def close(self) -> None:
+        """Let the iterator go as soon as no thread is in it."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.add_done_callback(lambda task: task.cancelled() or task.exception())
+
 
 logger = logging.getLogger(__name__)
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
 from venus.broker.core import Core
 from venus.broker.service.answering import answering
-from venus.broker.service.chunks import Chunks
-from venus.broker.service.consumer_stream import ConsumerStream, Context
+from venus.broker.service.consumer_stream import Chunks, ConsumerStream, Context
 from venus.broker.service.gate import Gate
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
-from venus.broker.service.streams import Streams
 from venus.broker.service.traffic import Traffic
 from venus.errors import Diverged, Overloaded, ProtocolError, Refused, Unavailable, VenusError
 from venus.flow.braking import Brake
@@ -22,6 +21,65 @@ from venus.flow.windows import Window
 from venus.network.topology import PULLS_AS
 from venus.rpc.sealed import checked
 from venus.wire import broker_pb2, broker_pb2_grpc
+
+
+class Stream(Protocol):
+    """What a stream is found by; it never changes."""
+
+    @property
+    def business(self) -> str:
+        """The business that it reads."""
+
+    @property
+    def group(self) -> str:
+        """The group for which it reads."""
+
+    @property
+    def transient(self) -> bool:
+        """Whether it is no group's: a reader who leaves no trace."""
+
+
+S = TypeVar("S", bound=Stream)
+
+
+class Streams(Generic[S]):
+    """Changed in the event loop; `of_group` may be asked from any thread."""
+
+    def __init__(self) -> None:
+        self._by_business: dict[str, dict[S, None]] = {}
+        self._by_group: dict[tuple[str, str], tuple[S, ...]] = {}  # replaced, never changed
+
+    def __iter__(self) -> Iterator[S]:
+        return (stream for streams in self._by_business.values() for stream in streams)
+
+    def add(self, stream: S) -> None:
+        """Take in a stream."""
+        self._by_business.setdefault(stream.business, {})[stream] = None
+        if not stream.transient:
+            who = stream.business, stream.group
+            self._by_group[who] = (*self._by_group.get(who, ()), stream)
+
+    def remove(self, stream: S) -> None:
+        """Let go of a stream that was added."""
+        streams = self._by_business[stream.business]
+        del streams[stream]
+        if not streams:
+            del self._by_business[stream.business]
+        if not stream.transient:
+            who = stream.business, stream.group
+            left = tuple(other for other in self._by_group[who] if other is not stream)
+            if left:
+                self._by_group[who] = left
+            else:
+                del self._by_group[who]
+
+    def of_business(self, business: str) -> Collection[S]:
+        """Return those of a business, in the order in which they came."""
+        return self._by_business.get(business, {}).keys()
+
+    def of_group(self, business: str, group: str) -> tuple[S, ...]:
+        """Return those of a consumer group: one, or its successor as well."""
+        return self._by_group.get((business, group), ())
 
 
 class Delivery(broker_pb2_grpc.DeliveryServicer):

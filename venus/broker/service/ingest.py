@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import grpc
@@ -13,15 +16,66 @@ import grpc
 from venus.broker.core import Core
 from venus.broker.service.answering import answering
 from venus.broker.service.gate import Gate
-from venus.broker.service.holder import must_wait, wait_for_turn
-from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.producer_stream import Context, ProducerStream, Shared
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
-from venus.errors import Diverged, Fenced, ProtocolError, Unavailable, VenusError
+from venus.errors import Diverged, Fenced, Held, ProtocolError, Unavailable, VenusError
 from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import checked
 from venus.wire import broker_pb2, broker_pb2_grpc
+
+#: Between two looks at the holder.
+LOOK_S = 0.05
+
+
+class Holder(Protocol):
+    """The stream of a producer."""
+
+    init: broker_pb2.Init
+    #: When it came, Unix seconds.
+    since: float
+    #: When its last frame arrived, on the monotonic clock.
+    heard_at: float
+
+    @property
+    def ending(self) -> bool:
+        """Whether the broker is ending it."""
+        ...
+
+
+def must_wait(holder: Holder | None, init: broker_pb2.Init) -> bool:
+    """Say whether a holder is in the way of who comes now."""
+    if holder is None or holder.ending or init.take_over:
+        return False
+    if init.owner and init.owner == holder.init.owner:
+        return False
+    return init.gives_way or not holder.init.gives_way
+
+
+async def wait_for_turn(
+    live: Mapping[str, Holder],
+    init: broker_pb2.Init,
+    *,
+    patience_s: float,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
+    """Return when nobody is in the way. Raises Held as soon as it is known that somebody is, and lives."""
+    asked_at = monotonic()
+    while (holder := live.get(init.business)) is not None and must_wait(holder, init):
+        if holder.heard_at > asked_at or monotonic() - asked_at >= patience_s:
+            raise _held(holder, monotonic())
+        await asyncio.sleep(LOOK_S)
+
+
+def _held(holder: Holder, now: float) -> Held:
+    since = datetime.fromtimestamp(holder.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    heard_s = max(0.0, now - holder.heard_at)
+    return Held(
+        f"capture of business {holder.init.business} is held by {holder.init.producer}, connected since {since},"
+        f" last heard from {heard_s:.1f} s ago",
+        hint="stop it there, or run `venus sync --take-over`, which makes it stop for good",
+    )
 
 
 class Ingest(broker_pb2_grpc.IngestServicer):
@@ -123,3 +177,31 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         """Tell every producer that the broker stops."""
         for stream in list(self.live.values()):
             stream.end(Unavailable("the broker is stopping"))
+
+
+logger = logging.getLogger(__name__)
+
+REVIEW_EVERY_S = 0.25
+#: The same while nothing is undecided, unless a first review comes sooner behind its half message than four of these.
+QUIET_EVERY_S = 1.0
+
+
+async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, first_s: float) -> None:
+    """Run for ever; `first_s` = how long after a half message its first review is due."""
+    quiet_s = max(REVIEW_EVERY_S, min(QUIET_EVERY_S, first_s / 4))
+    while True:
+        await asyncio.sleep(REVIEW_EVERY_S if core.producers.has_undecided else quiet_s)
+        if not core.producers.has_undecided:
+            continue  # the usual case costs no thread a turn
+        try:
+            due = await bridge.blocking(Lane.CONTROL, core.producers.due_reviews)
+        except VenusError as error:
+            logger.warning("reviews: %s", error)
+            continue
+        except Exception:  # without this task nobody would be asked any more
+            logger.exception("the broker could not find out which reviews are due")
+            continue
+        for business, epoch, halves in due:
+            stream = ingest.live.get(business)
+            if stream is not None and stream.epoch == epoch:
+                stream.outbox.review(halves)

@@ -14,10 +14,44 @@ from prometheus_client.registry import Collector
 
 from venus.alarm_rules import NAMES
 from venus.alarms.notifier import Sent
-from venus.broker.service import mirror_metrics, traffic_metrics
+from venus.broker.service import traffic_status
 from venus.conditions import HELD_STATES, MOVING_STATES, NOT_CAPTURED
 from venus.rpc.reports import decode
 from venus.wire import broker_pb2
+
+_MIRROR_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.MirrorStatus], float]], ...] = (
+    ("venus_mirror_lag_offsets", "Offsets that the set above has and this one has not", lambda m: m.lag),
+    ("venus_mirror_lag_seconds", "For how long it has not had everything", lambda m: m.lag_ms / 1000),
+    (
+        "venus_mirror_hop_seconds",
+        "From the commit at the home until visible here, newest batch",
+        lambda m: m.hop_ms / 1000,
+    ),
+    ("venus_mirror_following", "1 while it follows the set above", lambda m: float(m.state == "following")),
+    ("venus_mirror_predicates", "Tables of which some rows only are mirrored", lambda m: float(len(m.where))),
+    ("venus_mirror_away", "1 while it comes from another set than the nearest", lambda m: float(bool(m.nearest))),
+    ("venus_mirror_cut_off", "1 while nobody of the set above answers", lambda m: float(m.state == "cut off")),
+)
+
+
+def mirror_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
+    """Return every family; none at the home."""
+    rows = [(entry.business, entry.mirror) for entry in status.businesses if entry.HasField("mirror")]
+    if not rows:
+        return
+    for name, text, read in _MIRROR_GAUGES:
+        family = GaugeMetricFamily(name, text, labels=["business"])
+        for business, mirror in rows:
+            family.add_metric([business], read(mirror))
+        yield family
+    nbytes = CounterMetricFamily("venus_mirror_bytes", "Bytes pulled from the set above", labels=["business"])
+    fills = CounterMetricFamily("venus_mirror_fills", "How often the full data was taken", labels=["business"])
+    for business, mirror in rows:
+        nbytes.add_metric([business], mirror.bytes)
+        fills.add_metric([business], mirror.fills)
+    yield nbytes
+    yield fills
+
 
 #: name, help, and how to read it off a business's status.
 BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], float]], ...] = (
@@ -133,14 +167,14 @@ class StatusCollector(Collector):
         yield from self._consumers()
         yield from self._replicas()
         yield from self._installations()
-        yield from mirror_metrics.families(self._status)
-        if not traffic_metrics.details_are_degraded(self._status):
+        yield from mirror_families(self._status)
+        if not traffic_status.details_are_degraded(self._status):
             yield self._tables()
         yield from self._reports()
         yield from self._counters()
         yield from self._standing()
         yield from self._messages()
-        yield from traffic_metrics.families(self._status)
+        yield from traffic_status.traffic_families(self._status)
         for name, text in SECURITY_COUNTERS:
             yield CounterMetricFamily(name, text, value=self._refused.get(name.removeprefix("venus_"), 0))
 

@@ -14,12 +14,11 @@ from venus.broker.service.access import Access
 from venus.broker.service.admin import Admin
 from venus.broker.service.delivery import Delivery
 from venus.broker.service.gate import Gate, OpenGate
-from venus.broker.service.ingest import Ingest
+from venus.broker.service.ingest import Ingest, ask_for_reviews
 from venus.broker.service.interceptor import Interceptor
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.service.replication import Replication
-from venus.broker.service.reviews import ask_for_reviews
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic import Traffic
 from venus.errors import ConfigError

@@ -3,17 +3,137 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
-from venus.broker.snapshot import choosing, inside
-from venus.broker.snapshot.chunks import Chunks
+import numpy as np
+
+from venus.broker.machine import filter_wire
+from venus.broker.snapshot import inside
 from venus.broker.snapshot.holding import Holding
 from venus.broker.snapshot.leases import Pin, Range
-from venus.codec.chunk import Sealed, Totals
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+from venus.codec import schema as schemas_codec
+from venus.codec.chunk import Chunk, Sealed, Totals, encode_chunk
+from venus.codec.filtering import stored_inside
+from venus.codec.packed import pack
+from venus.codec.stored import StoredRows
 from venus.errors import ProtocolError
-from venus.network.row_filters import RowFilter
-from venus.wire import broker_pb2
+from venus.model import TableSchema
+from venus.network.row_filters import Fitted, RowFilter, fitted
+from venus.network.rows_identity import Levels, RowsIdentity, tables_of
+from venus.rpc import reports
+from venus.wire import broker_pb2, change_pb2
+
+Choose = Callable[[StoredRows], StoredRows]
+
+
+def refused_tables(where: tuple[RowFilter, ...], schemas: Iterable[change_pb2.TableSchema]) -> set[int]:
+    """Return the tables that a filter does not fit: nothing of them is read."""
+    found = fitted(where, map(schemas_codec.from_wire, schemas)) if where else {}
+    return {table_id for table_id, one in found.items() if one.refused}
+
+
+def row_chooser(
+    where: tuple[RowFilter, ...], table_id: int, schemas: Iterable[change_pb2.TableSchema]
+) -> Choose | None:
+    """Return what picks the wanted rows of a table, None if all are; `schemas` are all versions below the cut."""
+    known = {wire.version: schemas_codec.from_wire(wire) for wire in schemas if wire.table_id == table_id}
+    found = fitted(where, known.values()).get(table_id)
+    return partial(_chosen, found, known) if found is not None else None
+
+
+def _chosen(found: Fitted, known: dict[int, TableSchema], rows: StoredRows) -> StoredRows:
+    """Judge rows of every version by the predicate as it is at the cut."""
+    predicate = found.at(max(known)) if not found.refused else None
+    inside = np.zeros(len(rows), dtype=np.bool_)
+    if predicate is None:
+        return rows.where(inside)
+    versions = rows.heads["version"]
+    for version in np.unique(versions).tolist():
+        if version not in known:
+            raise ProtocolError(f"{found.name} has rows of version {version}, which nothing describes")
+        of_it = versions == version
+        inside[of_it] = stored_inside(predicate, rows.where(of_it), known[version])
+    return rows.where(inside)
+
+
+def say_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tuple[RowFilter, ...]) -> None:
+    """Say with a snapshot which rows it has, by the filters of all sets on the way and those of its reader."""
+    every = (*levels, where) if where else levels
+    rows = tables_of(every, map(schemas_codec.from_wire, snapshot.schemas)) if every else {}
+    snapshot.levels.CopyFrom(filter_wire.levels_to_wire(levels))
+    snapshot.rows.CopyFrom(reports.to_wire(RowsIdentity(set=here, tables=tuple(rows.values()))))
+
+
+_ROWS_MAX = 50_000
+_NONE = StoredRows(pack([]))
+
+
+class Chunks:
+    """Where the reading of one split stands; `counted` is what it has before `after`, `choose` picks wanted rows."""
+
+    def __init__(
+        self,
+        business: int,
+        split: broker_pb2.Split,
+        after: bytes,
+        nbytes: int,
+        floor: int,
+        counted: Totals | None = None,
+        choose: Callable[[StoredRows], StoredRows] | None = None,
+    ) -> None:
+        self._table_id = split.table_id
+        self._prefix = keys.row_prefix(business, split.table_id)
+        low = after + b"\x00" if after else split.low
+        self._at = self._prefix + max(low, split.low)
+        self._stop = self._prefix + split.high if split.high else keys.after_prefix(self._prefix)
+        self._end: tuple[bytes, bytes] | None = None  # the last key and value of the split
+        self._last = after
+        self._nbytes = nbytes
+        self._floor = floor
+        self._choose = choose
+        self._number = 0
+        self.totals = counted or Totals()
+        self.done = False
+
+    def next(self, store: Store) -> Sealed:
+        """Read the next chunk; the last one says so, and sums up."""
+        if self._end is None:
+            self._find_end(store)
+        rows = _NONE
+        while not len(rows) and not self.done:
+            rows = self._read(store)
+        self.totals.add(rows)
+        body = encode_chunk(
+            Chunk(
+                chunk_no=self._number,
+                table_id=self._table_id,
+                rows=rows,
+                last=self._last,
+                end=self.done,
+                totals=self.totals if self.done else None,
+            )
+        )
+        self._number += 1
+        return Sealed.of(body)
+
+    def _find_end(self, store: Store) -> None:
+        self._end = store.before(keys.ROW, self._stop)
+        self.done = self._end is None or self._end[0] < self._at
+
+    def _read(self, store: Store) -> StoredRows:
+        """Read what fits into a chunk, and drop what is no row."""
+        assert self._end is not None
+        values, self.done = store.values(keys.ROW, self._at, self._end, rows_max=_ROWS_MAX, bytes_max=self._nbytes)
+        stored = StoredRows(pack(values))
+        self._last = stored.record_id(-1)
+        self._at = self._prefix + self._last + b"\x00"
+        alive = stored.where(stored.alive(self._floor))
+        return self._choose(alive) if self._choose is not None and len(alive) else alive
+
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_BYTES_MIN, _CHUNK_BYTES_MAX = 1 << 14, 4 << 20
@@ -118,7 +238,7 @@ class Reading:
             floor = inside.reached(store, pin.business).floors.get(split.table_id, 0)
             choose = None
             if pin.where:
-                choose = choosing.choosing(pin.where, split.table_id, inside.schemas(store, pin, (split.table_id,)))
+                choose = row_chooser(pin.where, split.table_id, inside.schemas(store, pin, (split.table_id,)))
         return Chunks(pin.business, split, after, nbytes, floor, counted, choose)
 
     def _count(self, pin: Pin, request: broker_pb2.ReadSplitRequest) -> Totals:

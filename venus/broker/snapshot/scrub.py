@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import read_body
-from venus.broker.snapshot import newness, rowscan
+from venus.broker.snapshot import rowscan, vouching
 from venus.broker.snapshot.vouching import records
 from venus.broker.store import keys
 from venus.broker.store.files import damaged
@@ -130,7 +130,7 @@ def queue(store: Store, business: Business, *, rows_of_batch: int) -> Iterator[i
                 continue  # it was trimmed meanwhile
             raise
         if place.next_offset <= business.materialised.offset:
-            rows += newness.check(store, business, place, body, rows_max=rows_of_batch)
+            rows += vouching.check(store, business, place, body, rows_max=rows_of_batch)
         nbytes += place.nbytes
         if nbytes >= _STEP_BYTES or rows >= _STEP_ROWS:
             yield rows

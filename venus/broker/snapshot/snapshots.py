@@ -20,7 +20,7 @@ from venus.broker.machine import filter_wire
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import stored_levels
 from venus.broker.queue.reader import check_filled
-from venus.broker.snapshot import choosing, inside, splits
+from venus.broker.snapshot import inside, reading, splits
 from venus.broker.snapshot.holding import NAMELESS, Holding, shown
 from venus.broker.snapshot.leases import Pin
 from venus.broker.snapshot.reading import Reading, range_of
@@ -231,7 +231,7 @@ class Snapshots:
                 wanted = {n for n, s in newest.items() if is_wanted(request.only, s.namespace, s.name)}
                 schemas = [schema for schema in schemas if schema.table_id in wanted]
             where = at_cut(filter_wire.from_wire(request.where), map(schemas_codec.from_wire, schemas))
-            unfit = choosing.refused_tables(where, schemas)
+            unfit = reading.refused_tables(where, schemas)
             tables = sorted({schema.table_id for schema in schemas} - unfit)
             found = splits.plan(store, pin.business, tables, request.splits)
             levels = stored_levels(store, pin.business)
@@ -247,7 +247,7 @@ class Snapshots:
             where=filter_wire.to_wire(where),
         )
         if levels is not None:
-            choosing.say_rows(snapshot, self.set_name, levels, where)
+            reading.say_rows(snapshot, self.set_name, levels, where)
         return snapshot
 
     # -- reading -----------------------------------------------------------------------------------------------
