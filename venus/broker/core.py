@@ -1,6 +1,6 @@
 """The broker without its sockets: its parts, and the order in which they start and stop.
 
-Nothing is decided here. Producers, consumers, loaders and operators each ask the part that is theirs.
+Core makes no decisions. Producers, consumers, loaders and operators each use their own part of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Core:
-    """Thread-safe. One commit thread writes the log and the queue, one thread the full data."""
+    """The parts of a broker. Thread-safe: one thread writes the log and the queue, another one the full data."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Core:
         self.commits.start(self.catalogue.stored())
 
     def be_called(self, name: str) -> None:
-        """Know the name of this broker set: positions say where they were told which rows they are about."""
+        """Set the name of this broker set. A consumer's position names the set that described its rows."""
         self.snapshots.set_name = self.subscriptions.rows.name = name
 
     def stop(self) -> None:
@@ -233,9 +233,9 @@ class Core:
         self.snapshots.load(self.store)
 
     def take_in(self, number: int) -> Business:
-        """Return a business whose copy was written under this number, whole and checked; nobody finds it yet.
+        """Load and check the business whose complete copy was written under this number.
 
-        Raises Corruption, StorageError.
+        The catalogue does not list it yet. Raises Corruption, StorageError.
         """
         value = self.store.get(keys.STATE, keys.core_key(number))
         if value is None:

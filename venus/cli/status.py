@@ -173,7 +173,7 @@ def differing_shown(found: Overview) -> list[str]:
 
 def lease_shown(lease: LeaseView) -> str:
     """Format a lease on a snapshot."""
-    holder = lease.holder or "an unnamed reader"
+    holder = lease.holder or "an unnamed client"
     left = seconds_shown(lease.left_s)
     return f"a snapshot at offset {lease.offset:,} is kept for {holder}, for another {left} if it is not read"
 

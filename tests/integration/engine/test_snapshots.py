@@ -223,7 +223,7 @@ def test_only_so_many_checkpoints_at_once(engine: Core, clock: Clock) -> None:
     with pytest.raises(Overloaded) as caught:
         open_snapshot(engine)
     assert str(caught.value) == (
-        "4 snapshots are open already, for somebody without a name (its lease: 476 s), load of 1 (its lease: 517 s), "
+        "4 snapshots are open already, for an unnamed client (its lease: 476 s), load of 1 (its lease: 517 s), "
         "load of 2 (its lease: 558 s), load of 3 (its lease: 599 s)"
     )
     assert [(lease.holder, lease.offset, lease.lease_s, lease.left_s) for lease in engines.status(engine).leases] == [

@@ -58,7 +58,7 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
             (alarm,) = admin.status().alarms
         assert alarm.startswith("lane 4 (details) is degraded since 20")
         assert ": what must stay free is at 67 % of the free space, the limit is 50 % of the free space; " in alarm
-        assert re.search(r"; free some space at /\S+; well below the limit it is served fully again by itself$", alarm)
+        assert re.search(r"; free some space at /\S+; the lane recovers by itself well below the limit$", alarm)
         wait_for(lambda: degraded(broker) == [3, 4])
         with pytest.raises(Overloaded, match="no new snapshot"):
             snapshots.open(BUSINESS, holder="load")

@@ -110,7 +110,7 @@ def test_a_degraded_lane_is_named_while_it_lasts(
     wait_for(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
     file, said = configured(tmp_path, broker, database), Said(capsys)
     with migrating(file, free) as command:
-        told = said.until("well below the limit it is served fully again by itself", command)
+        told = said.until("the lane recovers by itself well below the limit", command)
         assert "waits: broker: lane 3 (full data) is degraded since" in told
         assert f"free some space at {tmp_path / 'data'}" in " ".join(told.split())
 

@@ -274,7 +274,7 @@ def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_
         networks.has(access.address, end)
         feed.cut(put(9, "US", 90))
         networks.has(access.address, real.next_offset)
-        with pytest.raises(Unavailable, match="this mirror has begun to take the full data again"):
+        with pytest.raises(Unavailable, match="this mirror takes the full data again"):
             wait_for(lambda: subscriber.increments(0.2))
     assert business_status(access.address).log_start == end
     with pytest.raises(OffsetTrimmed, match="set access has loaded the full data again"):

@@ -141,7 +141,7 @@ def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> 
         ("replica_stopped", "b2"),
     ]
     assert commands(said[0]) == ["venus verify --repair"]
-    installed = "main is being installed again: cannot follow b2: its log starts at 7; 12 records have come"
+    installed = "main is being installed again: cannot follow b2: its log starts at 7; 12 records received"
     assert recognised(installed)[0].name == "replica_installed"
     record = "a record of the coordinator cannot be used: /venus/x/brokers/b cannot be used: it is not JSON; let all"
     assert recognised(record) == (recognised(record)[0], "/venus/x/brokers/b")

@@ -1,4 +1,4 @@
-"""A command of the commit thread, what is answered to its caller, and what a caller is told in place of an answer."""
+"""Commands of the commit thread, the answers to their callers, and the errors that replace answers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Command(Generic[T]):
-    """Appends log entries to a group and returns what its caller will be told; `nbytes` of half messages with it."""
+    """A function that appends log entries to a group and returns its answer; `nbytes` counts its half messages."""
 
     work: Callable[[Group], T]
     future: Future[T]
     nbytes: int
-    business: Business | None  # the caller is told once everything proposed for it is applied
+    business: Business | None  # the answer waits until everything proposed for it is applied
     submitted_at: float
 
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """What a command's caller will be told once the entry `index` is applied."""
+    """The answer to a command, given once the entry `index` is applied."""
 
     command: Command[Any]
     index: int
@@ -35,32 +35,32 @@ class Answer:
     error: BaseException | None = None
 
     def tell(self) -> None:
-        """Tell the caller."""
+        """Give the answer to the caller."""
         if self.error is None:
             self.command.future.set_result(self.result)
         else:
             self.command.future.set_exception(self.error)
 
     def refuse(self, error: VenusError) -> None:
-        """Tell the caller this error in its place."""
+        """Give the caller this error instead of the answer."""
         reject(self.command, error)
 
 
 def reject(command: Command[Any], error: BaseException) -> None:
-    """Tell the caller that nothing came of it."""
+    """Fail the caller's future: the command had no effect."""
     try:
         command.future.set_exception(closed(error))
     except InvalidStateError:
-        return  # it was answered before the error, or cancelled
+        return  # the future was resolved before the error, or cancelled
 
 
 def another_leads(business: Business) -> Unavailable:
-    """Return what those are told whose entries another leader has taken back."""
+    """Return the error for callers whose entries another leader has truncated."""
     return Unavailable(f"{business.name}: another broker is now the leader; send again")
 
 
 def closed(error: BaseException | None) -> VenusError:
-    """Return what callers are told who come after the end; None = the broker is stopping as it should."""
+    """Return the error for callers after the end of the thread. None means an orderly stop."""
     if isinstance(error, VenusError):
         return error
     if error is None:

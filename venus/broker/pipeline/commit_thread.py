@@ -1,13 +1,13 @@
 """The commit thread: one writer, groups of commands, one write batch and one fsync for each group.
 
-    commands propose -> log entries on disk -> high watermark -> machine applies -> published -> callers are told
+    commands propose -> log entries on disk -> high watermark -> machine applies -> published -> callers are answered
 
-A command is a function that appends log entries to the group and returns what its caller will be told. Commands that
+A command is a function that appends log entries to the group and returns the answer to its caller. Commands that
 arrive while a group is being synced form the next one, so a busy broker pays one fsync for many producers' frames.
-Businesses take turns (flow/fair_queue.py), and within a business nothing overtakes anything. Half messages that have
-waited too long are refused before they are looked at: their producer sends them again when there is less to do.
+Businesses take turns (flow/fair_queue.py); the commands of one business keep their order. Half messages that have
+waited too long are refused before they are processed, and their producer sends them again later.
 
-What becomes of one group is told in group_writer.py.
+group_writer.py carries out one group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Guard = Callable[[], AbstractContextManager[None]]
 
 
 def guard_with(fail: Callable[[BaseException], None]) -> Guard:
-    """Return a context that reports what is wrong with the store, and raises it all the same."""
+    """Return a context manager that reports an error of the store, as the commit thread does, and raises it."""
 
     @contextmanager
     def guard() -> Iterator[None]:
@@ -53,20 +53,20 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How many bytes of half messages go into one group.
+#: Limit of bytes of half messages in one group.
 GROUP_BYTES_MAX = 8 << 20
 GROUP_COMMANDS_MAX = 1024
-#: The same while several businesses write: a small one waits for the group before its own. How much in between is
-#: measured (flow/fair_queue.py). Those that are small go without the larger ones, every second time at most.
+#: The same while several businesses write, because a small command waits for the group before its own. The value in
+#: between is measured (flow/fair_queue.py). Small commands go without larger ones, at most every second time.
 SHARED_GROUP_BYTES = (256 << 10, 2 << 20)
-#: While large work rests for small commits, groups may be as small as this.
+#: While large work pauses for small commits, groups may be as small as this.
 RESTING_GROUP_BYTES = 128 << 10
 TURN_BYTES = 512 << 10
-#: Businesses that were there this long ago still count as several.
+#: Several businesses count as writing until this long after they did.
 SHARED_FOR_S = 1.0
-#: When what was too slow is sent again.
+#: Delay after which a producer sends half messages again that waited too long.
 SLOW_RETRY_S = 0.05
-#: So often the thread looks whether entries above the watermark may be applied, should nobody have told it.
+#: The thread checks this often whether entries above the watermark may be applied, in case no call woke it.
 TICK_S = 0.2
 
 
@@ -101,10 +101,10 @@ class CommitThread:
         self._waiting: FairQueue[Command[Any]] = FairQueue(TURN_BYTES)
         self._shared_at = -SHARED_FOR_S
         self._group_size = GroupSize(*SHARED_GROUP_BYTES)
-        #: When the thread last looked at its queue, or got the first command since; whether it waits for that.
+        #: When the thread last took commands, or got the first command since then; whether it waits for one.
         self._turned_at = monotonic()
         self._resting = False
-        #: How long the half messages of its last group had waited.
+        #: How long the half messages of the last group had waited.
         self.waited_s = 0.0
         self._stopping = False
         self._failing = False
@@ -112,12 +112,12 @@ class CommitThread:
         self._thread = threading.Thread(target=self._run, name="venus-commit", daemon=True)
 
     def start(self, businesses: Iterable[Business]) -> None:
-        """Start the thread; what these businesses have above the watermark is applied when it moves."""
+        """Start the thread. It applies entries of these businesses above the watermark when that moves."""
         self.writer.lagging.update(business for business in businesses if business.pending)
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is queued, then end the thread."""
+        """Carry out the queued commands, then end the thread."""
         with self._ready:
             self._stopping = True
             self._ready.notify()
@@ -134,10 +134,10 @@ class CommitThread:
         line: Business | None = None,
         first: bool = False,
     ) -> Future[T]:
-        """Queue a command behind everything of its business or `line`; without either, behind everything.
+        """Queue a command behind all commands of its business or `line`; without either, behind all commands.
 
-        `first`: it depends on nothing that waits, and is taken ahead of it. The future of one with bytes fails with
-        Overloaded if they wait for too long.
+        With `first` it depends on no waiting command and overtakes them. The future of a command with `nbytes` fails
+        with Overloaded if they wait for too long.
         """
         future: Future[T] = Future()
         command = Command(work, future, nbytes, business, self._monotonic())
@@ -162,29 +162,29 @@ class CommitThread:
         return future
 
     def release(self, catalogue: Catalogue, business: Business) -> None:
-        """Let a business go behind everything that was asked for it."""
-        # not in the command: one of a group that is given up runs again, and would take the hold of another stream
+        """Release a business after all commands that were queued for it."""
+        # not in the command: a group that is given up runs it again, and that would release another stream's hold
         done = self.submit(lambda _: None, line=business)
         done.add_done_callback(lambda done: None if done.exception() else catalogue.release(business))
 
     def wake(self) -> None:
-        """Have the thread ask again for how long it may rest. From any thread."""
+        """Make the thread compute its waiting time again. Works in any thread."""
         with self._ready:
             self._ready.notify()
 
     def silent_s(self, now: float) -> float:
-        """For how long it has not turned to what waits for it; 0 while nothing does. From any thread."""
+        """Return for how long commands have waited without being taken; 0 if none wait. Works in any thread."""
         with self._ready:
             return 0.0 if self._resting and not self._waiting else max(0.0, now - self._turned_at)
 
     def advance(self) -> None:
-        """Look at the watermark soon: it may have moved. From any thread."""
+        """Check the watermark soon, because it may have moved. Works in any thread."""
         self.submit(lambda _: None, first=True)
 
     def take_back(
         self, business: Business, first: int, begun: Callable[[Group], None] = lambda _: None
     ) -> Future[None]:
-        """Take back every entry from `first` on; who waits for one of them is refused. Above the watermark only."""
+        """Truncate a log from `first` on, above the watermark, and refuse the callers that wait for these entries."""
 
         def work(group: Group) -> None:
             begun(group)
@@ -195,7 +195,7 @@ class CommitThread:
         return self.submit(work, line=business)
 
     def refuse_waiting(self, business: Business, error: VenusError, then: Callable[[], None] = lambda: None) -> None:
-        """Refuse whoever waits for the watermark: this broker does not lead any more, or cannot acknowledge."""
+        """Refuse the callers that wait for the watermark: this broker leads no more, or cannot acknowledge."""
 
         def work(group: Group) -> None:
             group.refused.append((business, business.log.applied + 1, error))
@@ -204,9 +204,10 @@ class CommitThread:
         self.submit(work, line=business)
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good: nothing may be written after an error of the store.
+        """Stop for good, because nothing may be written after an error of the store.
 
-        A broker ends in `on_fatal`, before anybody is told: to its clients it is gone, and they try another one.
+        The process ends in `on_fatal`, before any caller gets an answer. Its clients see a lost connection and try
+        another broker.
         """
         with self._ready:
             if self._failing:
@@ -268,7 +269,7 @@ class CommitThread:
             return self._waiting.take(most, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
 
     def _in_time(self, commands: list[Command[Any]]) -> list[Command[Any]]:
-        """Refuse half messages that have waited too long: nothing of them is on disk, and the others shall not wait."""
+        """Refuse half messages that have waited too long, so that the others need not wait. None of them is on disk."""
         self.waited_s = max((self._turned_at - c.submitted_at for c in commands if c.nbytes), default=0.0)
         if not self._slow_request_s or self.waited_s <= self._slow_request_s:
             return commands

@@ -1,8 +1,8 @@
-"""Who is attached to a business: in memory, logged by the upkeep; machine/consumers.py has the rules.
+"""Consumers attached to a business: kept in memory, logged by the upkeep. The rules are in machine/consumers.py.
 
-Each attachment has a token. What an older stream of a group still says, when a newer one is attached, is ignored: it
-neither moves the group's positions nor ends its attachment. Transient readers have their tokens only, so two of one
-name do not disturb each other, and a reader with the name of a group does not touch the group.
+Each attachment has a token. Once a newer stream of a group is attached, messages of the older one are ignored: they
+neither move the group's positions nor end its attachment. Transient readers are known by their tokens only. So two
+readers of the same name are independent, and a reader with the name of a group does not affect the group.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from venus.errors import Refused, Unavailable
 
 
 class Submit(Protocol):
-    """Queue a command of the commit thread."""
+    """The function that queues a command of the commit thread."""
 
     def __call__(self, work: Callable[[Group], None], *, business: Business) -> Future[Any]: ...
 
 
 class ConsumerGroups:
-    """Thread-safe; only `attach` of a new group and `forget` wait for the disk."""
+    """The attachments. Thread-safe; only `attach` of a new group and `forget` wait for the disk."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class ConsumerGroups:
         self._tokens = itertools.count(1)
 
     def attach(self, business: Business, group: str, offset: int, *, kept: int | None, transient: bool) -> int:
-        """Note that a stream of a group reads from `offset` on; return its token.
+        """Attach a stream of a group that reads from `offset` on; return its token.
 
-        A new group is on disk when this returns, so that its consumer may rely on what it was told after a crash.
-        Raises NotLeader where another broker logs what a group says.
+        A new group is on disk when this returns, so the queue is kept for it after a crash too. Raises NotLeader where
+        another broker logs the positions of groups.
         """
         token = next(self._tokens)
         wanted = Consumer(
@@ -62,7 +62,7 @@ class ConsumerGroups:
                 business.readers[token] = wanted
             return token
         with business.lock:
-            self._check_leads(business)  # in the lock: who is attached by then is seen by `retire`
+            self._check_leads(business)  # in the lock, so that `retire` sees every attached stream
             known = business.consumers.get(group)
             made = consumers.attach(known, wanted, kept=kept, log_start=business.log_start)
             business.consumers[group] = made
@@ -81,7 +81,7 @@ class ConsumerGroups:
         try:
             self._submit(work, business=business).result()
         except BaseException:
-            if proposed:  # the log may have it
+            if proposed:  # the log may have the group
                 self.detach(business, made.group, made.token)
             else:
                 self._give_up(business, made, known)
@@ -89,7 +89,7 @@ class ConsumerGroups:
 
     @staticmethod
     def _give_up(business: Business, made: Consumer, known: Consumer | None) -> None:
-        """Let a group be what it was: a new one is logged when it comes again."""
+        """Restore a group to its state before the attachment. A new group is logged when it attaches again."""
         with business.lock:
             current = business.consumers.get(made.group)
             if current is None or current.token != made.token:
@@ -100,7 +100,7 @@ class ConsumerGroups:
                 business.consumers[made.group] = replace(known, token=0)
 
     def acknowledge(self, business: Business, group: str, token: int, offset: int, kept: int | None = None) -> bool:
-        """Note what is applied and what is needed; return False if another stream has taken over."""
+        """Record the applied offset and the needed one; return False if another stream has taken over."""
         with business.lock:
             known = business.readers.get(token) or business.consumers.get(group)
             if known is None or known.token != token:
@@ -116,7 +116,7 @@ class ConsumerGroups:
         return True
 
     def detach(self, business: Business, group: str, token: int) -> None:
-        """Note that a stream has ended; a transient reader is forgotten."""
+        """Record that a stream has ended; forget a transient reader."""
         with business.lock:
             if business.readers.pop(token, None) is not None:
                 return
@@ -128,12 +128,12 @@ class ConsumerGroups:
         self._changed(business, consumer)
 
     def retire(self, business: Business) -> None:
-        """Let no stream speak for a group any more: another broker leads, and what they still say is not logged."""
+        """Invalidate all tokens of groups: another broker leads, and positions are not logged here any more."""
         with business.lock:
             business.consumers = {group: replace(known, token=0) for group, known in business.consumers.items()}
 
     def kept(self, business: Business, group: str, token: int) -> int:
-        """Return from which offset on the queue is kept for a stream."""
+        """Return the offset from which the queue is kept for a stream."""
         with business.lock:
             known = business.readers.get(token) or business.consumers.get(group)
         return known.kept if known is not None else business.visible_offset
@@ -149,7 +149,7 @@ class ConsumerGroups:
                 business.consumers.pop(group, None)
 
     def _forget(self, batch: Group, business: Business, group: str) -> None:
-        """Propose it; in the commit thread, so that nothing that is logged of the group comes behind it."""
+        """Propose the removal. In the commit thread no position of the group can be logged behind it."""
         with business.lock:
             known = business.consumers.get(group)
             if known is not None and known.connected:

@@ -1,4 +1,4 @@
-"""Removing a business for good: everything under its number, in one write batch of the commit thread."""
+"""Removal of a business: all data under its number, in one write batch of the commit thread."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NUMBERED = (keys.RLOG, keys.QUEUE, keys.ROW)
 
 
 def forget(group: Group, business: Business, catalogue: Catalogue) -> None:
-    """Put the removal. Raises Unavailable if something is being written for the business at the same time.
+    """Put the removal of a business. Raises Unavailable if the same group writes to the business.
 
-    What waits for the high watermark goes with the rest: nobody need be left who could move it.
+    Entries above the high watermark are removed too: the brokers that could move it may be gone.
     """
     if business in group.touched():
         raise Unavailable(f"business {business.name!r} is being written", hint="try again")
@@ -66,7 +66,7 @@ class Forgetting:
         """
         found = self._catalogue.take_out(business)
         try:
-            self._commits.submit(lambda _: None, line=found).result()  # what was asked for it before has been done
+            self._commits.submit(lambda _: None, line=found).result()  # earlier commands of the business are done
             self._materialiser.forget(found).result()
             self._snapshots.forget(found)
             self._commits.submit(lambda group: forget(group, found, self._catalogue), line=found).result()
@@ -81,7 +81,7 @@ class Forgetting:
 
 
 def give_back(store: Store, business: Business) -> None:
-    """Give back the space of what was removed."""
+    """Compact the key ranges of a removed business to free their space."""
     start, stop = _range(business)
     for family in _NUMBERED:
         store.compact(family, start, stop)

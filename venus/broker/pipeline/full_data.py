@@ -1,4 +1,4 @@
-"""What loaders ask: a cut of the full data, and its splits (VENUS 3.3, offset -1)."""
+"""The interface of loaders: a cut of the full data, and its splits (VENUS 3.3, offset -1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.wire import broker_pb2
 
 
 class FullData:
-    """Thread-safe; answers in the caller's thread."""
+    """Snapshots of the full data. Thread-safe; works in the caller's thread."""
 
     def __init__(
         self, catalogue: Catalogue, snapshots: Snapshots, guard: Guard, networks: Callable[[], Sequence[str]]
@@ -25,41 +25,41 @@ class FullData:
         self._networks = networks
 
     def open(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
-        """Cut the full data at the end of a source transaction; holds everything that is visible now."""
+        """Open a snapshot at the end of a source transaction. It has everything that is visible now."""
         business = self._catalogue.filled(request.business)
-        home = homes.said(business.committed.home)  # asked first: what is read later is no older
+        home = homes.said(business.committed.home)  # read first: the snapshot is not older
         with self._guard():
             snapshot = self._snapshots.open(business, request)
-        if not self._catalogue.is_stored(business):  # whoever removed it may not have seen this lease
+        if not self._catalogue.is_stored(business):  # the removal may have missed this lease
             self._snapshots.close(snapshot.snapshot_id)
-            raise Unavailable(f"business {business.name!r} was removed meanwhile", hint="try again in a moment")
+            raise Unavailable(f"business {business.name!r} was just removed", hint="try again in a moment")
         return self._place(snapshot, home)
 
     def _place(self, snapshot: broker_pb2.Snapshot, home: broker_pb2.Home | None) -> broker_pb2.Snapshot:
-        """Add to whose history a snapshot belongs."""
+        """Add the networks and the home of its history to a snapshot."""
         snapshot.networks.extend(self._networks())
         if home is not None:
             snapshot.home.CopyFrom(home)
         return snapshot
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
-        """Read a key range of a snapshot. Raises SnapshotExpired; a damaged file raises, it never ends early."""
+        """Read a key range of a snapshot. Raises SnapshotExpired. A damaged file raises; it never ends the range."""
         with self._guard():
             yield from self._snapshots.read_split(request)
 
     def sums(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
-        """Sum up the planned splits of a snapshot. Raises SnapshotExpired."""
+        """Return the totals of the planned splits of a snapshot. Raises SnapshotExpired."""
         with self._guard():
             return self._snapshots.sums(snapshot_id)
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
-        """Extend the lease of a snapshot, and say whose it is. Raises SnapshotExpired."""
+        """Extend the lease of a snapshot; return the snapshot with its home. Raises SnapshotExpired."""
         name = self.business_of(snapshot_id)
         home = homes.said(self._catalogue.known(name).committed.home) if name else None
         return self._place(self._snapshots.renew(snapshot_id), home)
 
     def business_of(self, snapshot_id: str) -> str:
-        """Return which business a snapshot belongs to; an unknown snapshot belongs to "".
+        """Return the business of a snapshot, "" if the snapshot is unknown.
 
         A business keeps its name until its last snapshot is closed, because the name decides who may read it.
         """
@@ -70,5 +70,5 @@ class FullData:
         self._snapshots.close(snapshot_id)
 
     def let_go(self, snapshot: broker_pb2.Snapshot) -> None:
-        """End the lease that `open` has given."""
+        """End the lease that `open` returned."""
         self.close(snapshot.snapshot_id)

@@ -1,7 +1,7 @@
 """A group: the commands that share one write batch and one fsync.
 
-A command proposes: it appends entries and steps the proposed state, nothing else. What a command that fails has
-proposed is taken back, so it does all of its work or none.
+A command only proposes: it appends entries and steps the proposed state. The proposals of a failed command are taken
+back, so a command does all of its work or none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from venus.errors import VenusError
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a group had come before a command."""
+    """Savepoint of a group before a command."""
 
     appended: int
     staged: int
@@ -29,7 +29,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Run:
-    """Entries of one log that a group has written, as they are stored."""
+    """Consecutive entries of one log that a group has written, in stored form."""
 
     first: int
     stored: list[bytes] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """What one write batch is made of."""
+    """The content of one write batch."""
 
     batch: Batch
     changed: set[Business] = field(default_factory=set)
@@ -51,11 +51,11 @@ class Group:
     _staged: list[tuple[str, bytes, bytes | None]] = field(default_factory=list)
 
     def allow(self, business: Business, term: int) -> None:
-        """Let entries of this term be proposed for a business, by this group."""
+        """Allow commands of this group to propose entries of this term for a business."""
         self._terms[business] = term
 
     def append(self, business: Business, entry: Entry, known: Envelope | None = None, *, durable: bool = True) -> int:
-        """Propose an entry at the end of a business's log; return its index. It must be allowed."""
+        """Propose an entry at the end of a business's log; return its index. `allow` must come first."""
         term = self._terms[business]
         if entry.term != term:
             entry = replace(entry, term=term)
@@ -65,7 +65,7 @@ class Group:
         return index
 
     def follow(self, business: Business, entry: Entry, stored: bytes) -> None:
-        """Append an entry of the leader's log as it is stored there."""
+        """Append an entry of the leader's log in its stored form."""
         index = business.log.end
         content = envelope(parse(entry.body)) if entry.kind in WITH_ENVELOPE else None
         taken = step(business.proposed, index, entry, content)
@@ -85,11 +85,11 @@ class Group:
         self._staged.append((family, key, value))
 
     def mark(self) -> Mark:
-        """Remember how far the group has come."""
+        """Return a savepoint."""
         return Mark(len(self.appended), len(self._staged), self.durable)
 
     def take_back(self, mark: Mark) -> None:
-        """Undo what was proposed since."""
+        """Undo the proposals since a savepoint."""
         while len(self.appended) > mark.appended:
             business, pending = self.appended.pop()
             assert business.pending.pop() is pending, "nothing is applied while commands run"
@@ -98,7 +98,7 @@ class Group:
         self.durable = mark.durable
 
     def truncate(self, business: Business, first: int) -> None:
-        """Take back every entry of a log from `first` on; above the high watermark only."""
+        """Remove the entries of a log from `first` on. They must be above the high watermark."""
         business.log.truncate(self.batch, first)
         while business.pending and business.pending[-1].index >= first:
             business.proposed = business.pending.pop().step.before
@@ -112,7 +112,7 @@ class Group:
         return self.changed | {business for business, _ in self.appended}
 
     def write_log(self, *, keep: bool = False) -> None:
-        """Put what was proposed into the batch; `keep` what is stored, for other brokers."""
+        """Put the proposals into the batch. With `keep`, remember the stored entries for other brokers."""
         for business, pending in self.appended:
             stored = business.log.append(self.batch, pending.index, pending.entry, pending.stored)
             self.changed.add(business)

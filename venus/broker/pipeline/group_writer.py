@@ -1,8 +1,9 @@
-"""One group of commands: propose, write, apply, publish, answer; or give it up, or halt what cannot go on.
+"""Processing of one group of commands: propose, write, apply, publish, answer; or give it up, or halt a replica.
 
-How far a log is safe says the watermark. A broker on its own is safe with what its own disk has, so append and apply
-share one write batch (shared_log.Alone). With replicas the entries are written first, shipped while they are synced,
-and applied when the watermark moves.
+The watermark says up to which entry a log is safe. For a standalone broker its own disk is enough, so append and apply
+share one write batch (shared_log.Alone). With replicas the entries are written first, sent to followers while they are
+synced, and applied when the watermark moves. Answers wait for the watermark (`Acks`), so that no caller gets an answer
+that could still be revoked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Refuse = Callable[[VenusError], None]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An answer, and how to refuse in its place, once everything up to `index` is applied or taken back."""
+    """An answer that waits until everything up to `index` is applied (`tell`) or truncated (`refuse`)."""
 
     index: int
     tell: Tell
@@ -39,19 +40,19 @@ class Held:
 
 @dataclass(slots=True)
 class Acks:
-    """Answers in the order of their entries, by business. Used by the commit thread alone."""
+    """Waiting answers by business, in the order of their entries. Used by the commit thread alone."""
 
     _waiting: dict[Business, deque[Held]] = field(default_factory=dict)
 
     def hold(self, business: Business, held: Held) -> None:
-        """Give the answer once its index is applied: at once if it is."""
+        """Give the answer once its index is applied, at once if it already is."""
         if held.index <= business.log.applied:
             held.tell()
         else:
             self._waiting.setdefault(business, deque()).append(held)
 
     def release(self, business: Business) -> None:
-        """Give the answers that the newest applied entry allows."""
+        """Give the answers up to the newest applied entry."""
         waiting = self._waiting.get(business)
         while waiting and waiting[0].index <= business.log.applied:
             waiting.popleft().tell()
@@ -59,7 +60,7 @@ class Acks:
             del self._waiting[business]
 
     def drop(self, business: Business, first: int, error: VenusError) -> None:
-        """Refuse whoever waits for an entry from `first` on, which was taken back."""
+        """Refuse the callers that wait for entries from `first` on, which were truncated."""
         waiting = self._waiting.pop(business, deque())
         for held in waiting:
             if held.index < first:
@@ -68,7 +69,7 @@ class Acks:
                 held.refuse(error)
 
     def refuse_all(self, error: VenusError) -> None:
-        """Refuse everybody: the broker stops."""
+        """Refuse all waiting callers because the broker stops."""
         waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
             for held in queue:
@@ -80,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """A group that is written, and on disk unless its log is shared; nobody has been answered."""
+    """A written group whose callers have no answers yet. It is on disk unless its log is shared."""
 
     group: Group
     answers: list[Answer]
@@ -103,29 +104,29 @@ class GroupWriter:
         self._shared = shared
         self._publish = publish
         self._maintain = maintain
-        #: What a group tells is told together: whoever hears of it sets the manager that wakes him once.
+        #: Wraps the notifications of a group. Its listener sets it, so that a group wakes the event loop once.
         self.together: Callable[[], AbstractContextManager[None]] = nullcontext
-        #: Answers that wait for the watermark; who stops the thread refuses them once it has ended.
+        #: Answers that wait for the watermark. `CommitThread.stop` refuses them after the thread has ended.
         self.acks = Acks()
         #: Businesses with entries above the watermark.
         self.lagging: set[Business] = set()
 
     def step(self, commands: Sequence[Command[Any]]) -> None:
         """Run one group: propose, write, apply, publish, answer."""
-        # a shared log is synced between what is shown and the answers: neither waits for the other
+        # a shared log is synced between publishing and answering: publishing must not wait for the sync
         with nullcontext() if self._shared.is_shared else self.together():
             written = self.write(commands)
             if written is not None:
                 self.finish(written)
 
     def write(self, commands: Sequence[Command[Any]]) -> Written | None:
-        """Do the first half of a step: what `finish` does rests on it. None = the group was given up."""
+        """Do the first half of a step; `finish` does the second. None means that the group was given up."""
         group = Group(self._store.batch())
         answers = [self._answer(group, c) for c in commands]
         try:
             self._maintain(group)
             group.write_log(keep=self._shared.is_shared)
-            self._apply(group, group.changed | self.lagging)  # each once: what it applied is shown
+            self._apply(group, group.changed | self.lagging)  # each business once: `applied` keeps one result
             for business in group.changed:
                 records.save(business, group.batch)
         except CannotApply as stuck:
@@ -143,7 +144,7 @@ class GroupWriter:
         return Written(group, answers)
 
     def finish(self, written: Written) -> None:
-        """Do the second half: a shared log is synced, the buffer freed, callers are told."""
+        """Do the second half of a step: sync a shared log, free the buffer, answer the callers."""
         group = written.group
         if self._shared.is_shared:
             self._sync_shared(group)
@@ -151,7 +152,7 @@ class GroupWriter:
             if answer.command.nbytes:
                 self._buffer.release(answer.command.nbytes)
         self._tell(written.answers)
-        for business, first, refusal in group.refused:  # behind those who have only just begun to wait
+        for business, first, refusal in group.refused:  # after the answers of this group have begun to wait
             self.acks.drop(business, first, refusal)
 
     def _show(self, group: Group) -> None:
@@ -160,7 +161,7 @@ class GroupWriter:
             self.acks.release(business)
 
     def _write_shared(self, group: Group) -> None:
-        """Let others have the entries while they are synced; what is applied was on disk before."""
+        """Give the entries to followers while they are synced. Applied entries were on disk before."""
         if len(group.batch):
             self._store.write(group.batch, durable=False)
         for business, run in group.written.items():
@@ -175,7 +176,7 @@ class GroupWriter:
             self._shared.changed(business)
 
     def _give_up(self, group: Group, commands: Sequence[Command[Any]], error: Exception) -> None:
-        """Drop a group that cannot be applied, of which nothing is on disk; its commands are tried one by one."""
+        """Drop a group that cannot be applied and try its commands one by one. Nothing of it is on disk."""
         if isinstance(error, StorageError) or not commands:
             raise error
         for business in group.touched():
@@ -190,9 +191,9 @@ class GroupWriter:
         reject(commands[0], VenusError(f"the broker failed: {error!r}"))
 
     def _halt(self, group: Group, commands: Sequence[Command[Any]], stuck: CannotApply) -> None:
-        """Stop one replica, drop the group, of which nothing is on disk, and run its commands again.
+        """Stop one replica, drop the group and run its commands again. Nothing of the group is on disk.
 
-        A leader ends as a whole: another broker can lead, and what it cannot apply is its own.
+        A leader raises StorageError and ends: another broker can lead and apply what this one cannot.
         """
         business = stuck.business
         if self._shared.leads(business):
@@ -233,12 +234,12 @@ class GroupWriter:
                 self.acks.hold(about, Held(answer.index, answer.tell, answer.refuse))
 
     def _answer(self, group: Group, command: Command[Any]) -> Answer:
-        """Run a command; what it proposed is taken back if it fails."""
+        """Run a command and take its proposals back if it fails."""
         if command.business is not None:
             try:
                 group.allow(command.business, self._shared.term(command.business))
             except Unavailable as refusal:
-                return Answer(command, 0, error=refusal)  # at once: it rests on nothing that is proposed
+                return Answer(command, 0, error=refusal)  # at once: it depends on no proposal
         mark = group.mark()
         result: Any = None
         failure: BaseException | None = None

@@ -1,7 +1,7 @@
-"""An entry of a replicated log that cannot be applied here stops this replica, and nothing else; a leader ends.
+"""Halting of a replica that cannot apply an entry of its log. A leader ends its process instead.
 
-Every replica applies the same entries by the same steps, so this does not happen unless the versions of the brokers
-differ, or memory or a program is broken. Going on without the entry would make another business of it.
+Every replica applies the same entries by the same steps. So this only happens if the versions of the brokers differ,
+or because of broken memory or a bug. A replica that skipped the entry would diverge from the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class CannotApply(Exception):
-    """Carries the business whose next entry cannot be applied."""
+    """Raised with the business whose next entry cannot be applied."""
 
     def __init__(self, business: Business, index: int, error: Exception) -> None:
         super().__init__(_what(index, error))
@@ -23,7 +23,7 @@ class CannotApply(Exception):
 
 
 def reason(index: int, error: Exception) -> str:
-    """Say why a replica stops, and the way out."""
+    """Return why a replica stops, and the way out."""
     return (
         f"{_what(index, error)}, so this replica has stopped; do all brokers have the same version of VENUS? If so, "
         "stop this one, remove its broker.data_dir and start it: it installs the leader's copy"
@@ -31,7 +31,7 @@ def reason(index: int, error: Exception) -> str:
 
 
 def leaders_reason(stuck: CannotApply) -> str:
-    """Say why a broker that leads ends, and the way out: nobody is told to remove what may be the only whole copy."""
+    """Return why a leader ends, and the way out. It must not advise removing what may be the only complete copy."""
     return (
         f"{stuck.business.name}: {_what(stuck.index, stuck.error)}, and this broker leads, so it stops and another one "
         "takes over; do all brokers have the same version of VENUS? If so, and as soon as `venus status` at another "
@@ -45,6 +45,6 @@ def _what(index: int, error: Exception) -> str:
 
 
 def halt(business: Business, index: int, error: Exception) -> None:
-    """Stop a replica for as long as this process lives; the host says so in one line."""
+    """Stop a replica until this process ends. The host reports it in one line."""
     business.halted = reason(index, error)
     logger.error("%s: log entry %d cannot be applied", business.name, index, exc_info=error)

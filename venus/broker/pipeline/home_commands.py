@@ -1,4 +1,4 @@
-"""Which set is the home of a business, as commands of the commit thread: promotions, and what they may have lost."""
+"""The home of a business, as commands of the commit thread: promotions, replaced homes, and losses of promotions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BECOME_A_MIRROR = 'to make this set a mirror: [cluster] upstream = ["HOST:PORT"]
 
 
 def refuse_producer(business: Business) -> None:
-    """Refuse a producer whose home is another set. Raises Refused, NotLeader."""
+    """Refuse producers unless this set is the home. Raises Refused, NotLeader."""
     state = business.proposed
     if state.is_mirror:
         assert state.mirror is not None
@@ -34,9 +34,9 @@ def refuse_producer(business: Business) -> None:
 
 
 def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False) -> None:
-    """Refuse a source with a higher epoch than was ever given here: it has been at another home. Raises NotLeader.
+    """Refuse a source with a higher epoch than this home ever gave: it was at another home. Raises NotLeader.
 
-    Whoever `insists` takes over all the same.
+    With `insists` the producer takes over all the same.
     """
     state = business.proposed
     was_here = bool(state.end_batch) and not loss.in_doubt(state.losses)
@@ -50,15 +50,15 @@ def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False
 
 
 def refuse_consumer(business: Business) -> None:
-    """Send whoever relies on this queue to the new home. Raises NotLeader."""
+    """Send consumers that rely on this queue to the new home. Raises NotLeader."""
     if business.committed.is_replaced:
         raise replaced(business)
 
 
 def replaced(business: Business) -> NotLeader:
-    """Say who is the home."""
+    """Return the error that names the new home."""
     home = business.committed.home
-    assert home is not None, "somebody has replaced it"
+    assert home is not None, "a replaced business has a home"
     return NotLeader(
         f"{business.name}: {home} has become the home, this set was replaced",
         leader=next(iter(home.addresses), ""),
@@ -67,7 +67,7 @@ def replaced(business: Business) -> NotLeader:
 
 
 def check_promotable(business: Business) -> None:
-    """Raise Refused where a promotion would make a home that lacks something."""
+    """Raise Refused if a promotion would make an incomplete home."""
     state = business.proposed
     if not state.is_mirror:
         raise Refused(f"{business.name} is not a mirror at this set, which is its home: producers ship to it")
@@ -77,22 +77,22 @@ def check_promotable(business: Business) -> None:
         raise Refused(
             f"{business.name}: only a part of it is mirrored here ({', '.join(part)}), so this set cannot "
             "become its home",
-            hint="promote a core set: those have everything",
+            hint="promote a core set: core sets have everything",
         )
     if not business.is_filled or not state.mirror.end:
         raise Refused(
             f"{business.name} has no whole full data here, so this set cannot become its home",
-            hint="`venus cluster topology` shows who has it; if nobody has, the source is the record: install the "
-            "triggers and migrate again at a new broker",
+            hint="`venus cluster topology` shows the sets that have it; if none has, only the source is complete: "
+            "install the triggers and migrate again at a new broker",
         )
 
 
 def become_home(group: Group, business: Business, home: Home, at_us: int) -> Home:
-    """Let producers ship for what was a mirror. Raises Refused."""
+    """Make a mirror the home, so that producers can ship to it. Raises Refused."""
     check_promotable(business)
     known = business.proposed.home
     check_reach(f"{business.name}: the new home", "home term", home.term, homes.term_of(known))
-    if home.term <= homes.term_of(known):  # it would have this one step down, and what was taken until then is lost
+    if home.term <= homes.term_of(known):  # that home would make this one step down and lose its changes
         raise Refused(
             f"{business.name}: {known} has become the home meanwhile, home term {homes.term_of(known)}",
             hint="if that set is gone as well, run the command again",
@@ -102,9 +102,9 @@ def become_home(group: Group, business: Business, home: Home, at_us: int) -> Hom
 
 
 def confirm_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
-    """Stay the home with a higher home term, as a promotion does: what another home took meanwhile is not here.
+    """Stay the home with a higher home term. As after a promotion, changes of the other home are missing here.
 
-    False = this set is not the home, or has a home term as high.
+    Return False if this set is not the home, or has a home term as high.
     """
     known = business.proposed.home
     if known is None or not known.here or home.term <= known.term:
@@ -115,7 +115,10 @@ def confirm_home(group: Group, business: Business, home: Home, at_us: int) -> bo
 
 
 def note_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
-    """Note that another set has become the home; False = that, or a later one, is known. A home here steps down."""
+    """Record that another set has become the home; a home here steps down.
+
+    Return False if this home or a later one is known.
+    """
     if home.term <= homes.term_of(business.proposed.home):
         return False
     check_reach(f"{business.name}: set {home.set}", "home term", home.term, homes.term_of(business.proposed.home))
@@ -124,15 +127,15 @@ def note_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
 
 
 def close_losses(group: Group, business: Business, home_terms: Collection[int], compared: str, at_us: int) -> list[str]:
-    """Note that a group's target was compared with the source and repaired; return the groups that still are to be.
+    """Record that a group's target was compared with the source and repaired; return the groups still to compare.
 
-    Raises Refused while the producer has not said what is missing.
+    Raises Refused until the producer has reported what is missing.
     """
     named = [window for window in loss.of_promotions(business.proposed.losses) if window.home_term in home_terms]
     if loss.in_doubt(named):
         raise Refused(
             f"{business.name}: what the promotion to this home may have lost is not known yet",
-            hint="`venus sync` tells it; then compare again",
+            hint="`venus sync` reports it; then compare again",
         )
     with business.lock:
         groups = targets_of(business.consumers)
@@ -144,12 +147,12 @@ def close_losses(group: Group, business: Business, home_terms: Collection[int], 
 
 
 def targets_of(groups: Iterable[str]) -> list[str]:
-    """Return the consumer groups that have a target: nobody compares a set below with the source."""
+    """Return the consumer groups that have a target. Downstream sets are not compared with the source."""
     return sorted(name for name in groups if not name.startswith(PULLS_AS))
 
 
 def give_up(group: Group, business: Business, home_terms: Collection[int], at_us: int) -> None:
-    """Give up what promotions may have lost: the source is gone, and nothing can be compared."""
+    """Close the losses of promotions without a comparison: the source is gone."""
     record = {"home_terms": sorted(home_terms), "given_up": True}
     group.append(business, note(EntryKind.CLOSED, epoch=business.proposed.epoch, at_us=at_us, record=record))
 
@@ -164,27 +167,30 @@ AGAIN = "another set was promoted at the same time, and this one stays the home:
 
 
 class Homes:
-    """Thread-safe. Futures are resolved once what they say is applied; they fail where another broker leads."""
+    """Commands about the home of businesses. Thread-safe.
+
+    Futures are resolved once the command is applied; they fail where another broker leads.
+    """
 
     def __init__(self, catalogue: Catalogue, commits: CommitThread, *, clock_us: Callable[[], int]) -> None:
         self._catalogue, self._commits, self._clock_us = catalogue, commits, clock_us
         self._listeners: list[Callable[[str, Unavailable], None]] = []
 
     def on_moved(self, listener: Callable[[str, Unavailable], None]) -> None:
-        """Call a listener, in any thread, when producers and consumers of a business have to connect again, and why."""
+        """Call a listener, in any thread, with the reason when clients of a business must connect again."""
         self._listeners.append(listener)
 
     def check_promotable(self, business: str) -> None:
-        """Raise Refused where a promotion would make a home that lacks something; Unavailable if it is not known."""
+        """Raise Refused if a promotion would make an incomplete home, Unavailable if the business is unknown."""
         check_promotable(self._catalogue.known(business))
 
     def become(self, business: str, home: Home) -> Future[Home]:
-        """Let producers ship for what was a mirror."""
+        """Make a mirror the home, so that producers can ship to it."""
         found = self._catalogue.known(business)
         return self._commits.submit(lambda group: become_home(group, found, home, self._clock_us()), business=found)
 
     def confirm(self, business: str, home: Home) -> Future[bool]:
-        """Stay the home with a higher home term; False = this set is not the home, or has one as high."""
+        """Stay the home with a higher home term; False if this set is not the home, or has one as high."""
         found = self._catalogue.known(business)
         done: Future[bool] = self._commits.submit(
             lambda group: confirm_home(group, found, home, self._clock_us()), business=found
@@ -192,21 +198,21 @@ class Homes:
         return self._told(done, lambda: self._say(found.name, Unavailable(f"{found.name}: {AGAIN}")))
 
     def note(self, business: str, home: Home) -> Future[bool]:
-        """Note that another set has become the home; False = it was known. A home here sends everybody there."""
+        """Record that another set has become the home; False if it was known. A home here redirects its clients."""
         found = self._catalogue.known(business)
         done: Future[bool] = self._commits.submit(
             lambda group: note_home(group, found, home, self._clock_us()), business=found
         )
         return self._told(done, lambda: self._replaced(found))
 
-    def _told(self, future: Future[bool], tell: Callable[[], None]) -> Future[bool]:
-        """Tell the listeners once it is done, before whoever waits for it."""
+    def _told(self, future: Future[bool], notify: Callable[[], None]) -> Future[bool]:
+        """Notify the listeners once the future is True, before later callbacks of the future run."""
 
-        def settled(done: Future[bool]) -> None:
+        def on_done(done: Future[bool]) -> None:
             if done.exception() is None and done.result():
-                tell()
+                notify()
 
-        future.add_done_callback(settled)
+        future.add_done_callback(on_done)
         return future
 
     def _replaced(self, business: Business) -> None:
@@ -218,7 +224,7 @@ class Homes:
             listener(business, error)
 
     def close_losses(self, business: str, home_terms: Collection[int], compared: str) -> Future[list[str]]:
-        """Note that a group's target was compared and repaired; return the groups that still are to be."""
+        """Record that a group's target was compared and repaired; return the groups still to compare."""
         found = self._catalogue.known(business)
         return self._commits.submit(
             lambda group: close_losses(group, found, home_terms, compared, self._clock_us()),
@@ -226,11 +232,11 @@ class Homes:
         )
 
     def give_up(self, business: str, home_terms: Collection[int]) -> Future[None]:
-        """Give up what promotions may have lost."""
+        """Close the losses of promotions without a comparison."""
         found = self._catalogue.known(business)
         return self._commits.submit(lambda group: give_up(group, found, home_terms, self._clock_us()), business=found)
 
     def refuse_consumer(self, business: str) -> None:
-        """Send whoever relies on a queue to the new home. Raises NotLeader."""
+        """Send consumers that rely on a queue to the new home. Raises NotLeader."""
         if self._catalogue.has(business):
             refuse_consumer(self._catalogue.known(business))

@@ -1,7 +1,7 @@
-"""What a mirror's puller asks of the commit thread: full data, and batches at the offsets that they have above.
+"""Commands of a mirror's replicator: full data, and batches at the offsets that they have at the upstream set.
 
-Nothing from above is believed before its size, range, place and columns are checked; what does not fit is refused
-before anything is logged, and the puller then cuts its stream.
+Size, range, offset and columns of upstream data are checked before anything is logged. Data that does not fit is
+refused, and the replicator then ends its stream.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from venus.rpc import limits
 from venus.wire import broker_pb2, change_pb2, mirror_pb2
 
 _OTHER = "the set above has another history"
-#: So many offsets one entry passes over at most.
+#: Limit of offsets that one entry passes over.
 LEFT_OUT_MAX = limits.UINT32_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """Increments in order, and how far nothing else is for this mirror; `sparse` = only a part of it is pulled."""
+    """Increments in order. Up to `position` there is nothing else for this mirror; `sparse` if it pulls only a part."""
 
     increments: Sequence[broker_pb2.Increment]
     position: int
     sparse: bool
-    follows: int = 0  # where what came before it ended
+    follows: int = 0  # end of the increments that came before
 
 
 def begin_full(group: Group, business: Business, said: mirror_pb2.MirrorBegin, at_us: int, space: Space) -> None:
-    """Let go of what there is, and begin at the cut of the full data.
+    """Drop the data of the business, and begin at the cut of the full data.
 
     Raises Refused for a business of producers, unless the full data is of a home that has replaced this one.
     """
@@ -87,24 +87,24 @@ def full_rows(group: Group, business: Business, begin: int, number: int, body: b
 
 
 def end_full(group: Group, business: Business, begin: int, rows: int, at_us: int) -> None:
-    """Note that all rows of the full data have come."""
+    """Record that all rows of the full data have arrived."""
     _filling(business, begin)
     group.append(business, note(EntryKind.FULL_END, epoch=business.proposed.epoch, at_us=at_us, record={"rows": rows}))
 
 
 def take(group: Group, business: Business, arrived: Arrived, store: Store, at_us: int, space: Space) -> int:
-    """Take batches that are committed above; return the next offset. What is here already is dropped.
+    """Take batches that are committed upstream; return the next offset. Batches that are here already are dropped.
 
-    Raises ProtocolError for what does not follow, OffsetDiverged for another history, IllegalTransition if the full
-    data is not whole.
+    Raises ProtocolError for a gap, OffsetDiverged for another history, IllegalTransition if the full data is not
+    complete.
     """
     mirror = business.proposed.mirror
     if mirror is None or not mirror.end:
-        raise IllegalTransition(f"{business.name} has no full data yet, so nothing can follow it")
+        raise IllegalTransition(f"{business.name} has no full data yet, so no increment can follow it")
     if not business.proposed.is_mirror:
         raise IllegalTransition(f"{business.name}: this set has become the home")
-    if arrived.follows > business.proposed.next_offset:  # what is sparse would be passed over
-        raise Unavailable(f"{business.name}: what came before offset {arrived.follows} was not taken")
+    if arrived.follows > business.proposed.next_offset:  # a sparse mirror would pass over what is missing
+        raise Unavailable(f"{business.name}: the increments before offset {arrived.follows} were not taken")
     space.check_data(sum(len(increment.body) for increment in arrived.increments))
     for increment in arrived.increments:
         _take(group, business, increment, arrived.sparse, store, at_us)
@@ -145,7 +145,7 @@ def _take(
 
 
 def _check_reach(business: Business, increment: broker_pb2.Increment, content: Envelope) -> None:
-    """Raise ProtocolError for numbers behind which nothing could follow."""
+    """Raise ProtocolError for numbers so high that nothing could follow them."""
     state, where = business.proposed, f"{business.name}: batch {content.batch_no}"
     check_reach(where, "offset", increment.base_offset, state.next_offset)
     check_reach(where, "epoch", increment.epoch, _epoch(business))
@@ -154,12 +154,12 @@ def _check_reach(business: Business, increment: broker_pb2.Increment, content: E
 
 
 def _check_same(business: Business, increment: broker_pb2.Increment, store: Store) -> None:
-    """Raise OffsetDiverged if what comes again is the newest batch here, and another one."""
+    """Raise OffsetDiverged if a repeated batch differs from the newest batch here."""
     place = places.newest(store, business)
     if place is None or increment.base_offset + increment.count <= place.base_offset:
         return
     same = (place.base_offset, place.digest) == (increment.base_offset, increment.digest)
-    if not same and not open_mirrored(increment.body).lost:  # an election above may have lost what is here
+    if not same and not open_mirrored(increment.body).lost:  # an election upstream may have lost what is here
         raise OffsetDiverged(
             f"{business.name}: the batch at offset {increment.base_offset} is another one than here: {_OTHER}"
         )
@@ -175,7 +175,7 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
         raise ProtocolError(
             f"{where} takes {increment.count} offsets and has {offsets}; {state.next_offset} is the next one here"
         )
-    # some of what an election above has lost may be here
+    # some of what an election upstream has lost may be here
     stands_for = content.lost or content.left_out
     is_new = content.batch_no > state.last_batch or stands_for
     if not is_new or content.first_sequence <= state.last_sequence:
@@ -188,7 +188,7 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
 
 
 def _check_versions(business: Business, increment: broker_pb2.Increment, content: Envelope, store: Store) -> None:
-    """Raise ProtocolError for changes that nobody here could read, or would read by the wrong columns."""
+    """Raise ProtocolError for changes whose columns are unknown or different here."""
     where = f"{business.name}: batch {content.batch_no} at offset {increment.base_offset}"
     described.check_versions(business, content, where)
     if unknown := described.missing(business, content):
@@ -205,7 +205,7 @@ def _check_versions(business: Business, increment: broker_pb2.Increment, content
 
 
 def _rest(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.Increment, Envelope]:
-    """Return what an increment without changes leaves from an offset on."""
+    """Return the rest of an increment without changes, from an offset on."""
     message = change_pb2.BatchBody.FromString(increment.body)
     left = increment.base_offset + increment.count - offset
     if message.lost:
@@ -226,7 +226,7 @@ def _epoch(business: Business) -> int:
 
 
 def _pass(group: Group, business: Business, offset: int, sparse: bool, store: Store, at_us: int) -> None:
-    """Pass over offsets up to `offset`, which hold nothing that is mirrored here."""
+    """Pass over offsets up to `offset`, which hold nothing for this mirror."""
     state = business.proposed
     if not sparse:
         raise ProtocolError(
@@ -240,7 +240,7 @@ def _pass(group: Group, business: Business, offset: int, sparse: bool, store: St
 
 
 def _nothing(business: Business, offsets: int, store: Store) -> change_pb2.BatchBody:
-    """Return the batch that stands for offsets without anything; a cut that is open stays open."""
+    """Return the batch that stands for empty offsets. An open cut stays open."""
     state = business.proposed
     cut, ended, captured_at_us = _newest(business, store)
     return change_pb2.BatchBody(
@@ -254,7 +254,7 @@ def _nothing(business: Business, offsets: int, store: Store) -> change_pb2.Batch
 
 
 def _newest(business: Business, store: Store) -> tuple[int, bool, int]:
-    """Return the cut of the newest batch, whether it ended there, and when it was captured."""
+    """Return the cut of the newest batch, whether the cut ended there, and when it was captured."""
     for pending in reversed(business.pending):
         if pending.content is not None:
             return pending.content.cut, pending.content.cut_end, pending.content.captured_at_us
@@ -270,13 +270,13 @@ def _filling(business: Business, begin: int) -> Mirror:
 
 
 def _is_blank(business: Business) -> bool:
-    """Whether no producer has ever shipped anything for it."""
+    """Return whether no producer has ever shipped anything for the business."""
     state: State = business.proposed
     return state == half.State(epoch=state.epoch, producer=state.producer) and not business.nbytes
 
 
 class Mirrors:
-    """Thread-safe. Futures are resolved once what they say is applied."""
+    """Commands of replicators. Thread-safe. Futures are resolved once the command is applied."""
 
     def __init__(
         self, catalogue: Catalogue, commits: CommitThread, store: Store, space: Space, *, clock_us: Callable[[], int]
@@ -288,9 +288,9 @@ class Mirrors:
         self._clock_us = clock_us
 
     def enter(self, business: str) -> Business:
-        """Return the business that is mirrored, a new one if need be, and hold it until `leave`.
+        """Return the mirrored business, create it if needed, and hold it until `leave`.
 
-        A new one is empty until its full data begins. That says nothing about what a consumer has applied.
+        A new business is empty until its full data begins. So its end says nothing about what a consumer has applied.
         """
         found = self._catalogue.enter(business)
         found.awaits_full_data |= found.is_new
@@ -301,7 +301,7 @@ class Mirrors:
         self._commits.release(self._catalogue, business)
 
     def begin_full(self, business: Business, said: mirror_pb2.MirrorBegin) -> Future[int]:
-        """Begin the full data; the answer names it in what follows."""
+        """Begin the full data. The answer identifies it in later calls."""
 
         def work(group: Group) -> int:
             begin_full(group, business, said, self._clock_us(), self._space)
@@ -310,7 +310,7 @@ class Mirrors:
         return self._commits.submit(work, business=business)
 
     def full_rows(self, business: Business, begin: int, number: int, body: bytes) -> Future[None]:
-        """Take a chunk of the full data: the one of this number, from 0 on."""
+        """Take the chunk of the full data with this number, from 0 on."""
 
         def work(group: Group) -> None:
             full_rows(group, business, begin, number, body, self._clock_us(), self._space)
@@ -318,7 +318,7 @@ class Mirrors:
         return self._commits.submit(work, business=business)
 
     def heard(self, business: Business, begin: int, above: str, levels: Levels) -> Future[None]:
-        """Keep by which filters the sets above choose, for the full data that began with the entry `begin`."""
+        """Keep the filters of the upstream sets for the full data that began with the entry `begin`."""
         value = encode_heard(begin, above, levels)
 
         def work(group: Group) -> None:
@@ -338,9 +338,9 @@ class Mirrors:
         self, business: Business, increments: Sequence[broker_pb2.Increment], position: int, *, sparse: bool,
         follows: int = 0,
     ) -> Future[int]:  # fmt: skip
-        """Take what has arrived; the answer is the next offset that is wanted, everything below it is safe.
+        """Take increments. The answer is the next wanted offset; everything below it is safe.
 
-        `follows`: where what came before it ended. If that could not be taken, this is not either.
+        `follows` is the end of the increments before. If those were not taken, these are not taken either.
         """
         arrived = Arrived(increments=increments, position=position, sparse=sparse, follows=follows)
 

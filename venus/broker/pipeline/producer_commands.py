@@ -1,7 +1,10 @@
-"""What producers ask of the broker, as commands of the commit thread (VENUS 3.3).
+"""Commands of producers in the commit thread (VENUS 3.3).
 
-Each function looks with `half.py`, appends a log entry if something changes, and returns the answer that is given
+Each function decides with `half.py`, appends a log entry if something changes, and returns the answer, which is given
 after the fsync.
+
+After an unclean election the elected broker may lack batches that the source has committed and cannot send again. The
+producer then reports the position of the source, and `pass_over` skips the missing offsets in the queue (VENUS 3.1).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from venus.wire import broker_pb2, change_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
-    """A half message as it arrived; each look at a field of the protobuf message would copy the body."""
+    """A half message as it arrived. Each access to the body of the protobuf message would copy it."""
 
     batch_no: int
     digest: int
@@ -37,7 +40,7 @@ class Shipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalvesResult:
-    """Every half up to `through` is on disk; from `resend_from` on they are wanted again."""
+    """Every half message up to `through` is on disk; those from `resend_from` on must be sent again."""
 
     through: int
     resend_from: int | None = None
@@ -61,13 +64,13 @@ def init(
     group: Group, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int,
     *, insists: bool = False,
 ) -> broker_pb2.InitAck:  # fmt: skip
-    """Make a producer the only one that is listened to. Raises Diverged (rule 6), NotLeader, Refused."""
+    """Make a producer the only accepted one. Raises Diverged (rule 6), NotLeader, Refused."""
     home_commands.refuse_producer(business)
     half.check_epoch(business.proposed, source_epoch)
     half.check_producer(business.proposed, source_last_batch)
     home_commands.refuse_epoch(business, source_epoch, insists=insists)
     epoch = half.next_epoch(business.proposed, source_epoch, at_us)
-    if business.is_new:  # its epoch is logged with its first half message; streams do not outlive this process
+    if business.is_new:  # the epoch is logged with the first half message, because streams end with this process
         raised = half.raise_epoch(business.proposed, epoch, producer)
         business.proposed = business.applying = business.committed = raised
     else:
@@ -76,7 +79,7 @@ def init(
     if in_doubt and source_last_batch > business.proposed.end_batch:
         roll_back_incomplete(group, business, epoch, at_us)
     state = business.proposed
-    if state.halves:  # the answer asks about each of them: that is a review, and the first one after a restart
+    if state.halves:  # the answer asks about each of them, which is their first review after a restart
         business.count("reviews_sent", len(state.halves))
     return broker_pb2.InitAck(
         epoch=state.epoch,
@@ -149,9 +152,9 @@ def decide(
 def operator_decide(
     group: Group, business: Business, batch_no: int, verdict: Verdict, at_us: int
 ) -> broker_pb2.Decided:
-    """Let an operator decide what no producer does; the producer that is connected, if any, is fenced off.
+    """Apply an operator's decision in place of the producer's, and fence a connected producer.
 
-    Nothing is lost by a wrong word: the next producer starts behind what is committed then.
+    A wrong decision loses nothing: the next producer continues behind what is committed then.
     """
     found = business.proposed.undecided(batch_no)
     if found is None:
@@ -159,7 +162,7 @@ def operator_decide(
             f"{business.name} has no undecided half message {batch_no}", hint="`venus half list` shows what there is"
         )
     if verdict is Verdict.UNKNOWN:
-        raise ProtocolError("an operator says commit or rollback")
+        raise ProtocolError("an operator decides commit or rollback")
     epoch = half.next_epoch(business.proposed, 0, at_us)
     _raise_epoch(group, business, epoch, "operator", at_us)
     business.count("operator_decisions")
@@ -167,7 +170,7 @@ def operator_decide(
 
 
 def _require_described(business: Business, content: Envelope) -> None:
-    """Refuse changes that nobody could ever read. Raises ProtocolError."""
+    """Refuse changes whose columns no batch describes. Raises ProtocolError."""
     unknown = described.missing(business, content)
     if unknown:
         table_id, version = min(unknown)
@@ -179,7 +182,7 @@ def _require_described(business: Business, content: Envelope) -> None:
 
 
 def _require_same_tables(store: Store, business: Business, content: Envelope) -> None:
-    """Refuse a version that is another one here: its rows would be read by the wrong columns. Raises ProtocolError."""
+    """Refuse a version that this broker knows with other columns. Raises ProtocolError."""
     known = described.contradicted(store, business, content)
     if known is not None:
         raise ProtocolError(
@@ -197,9 +200,9 @@ def _raise_epoch(group: Group, business: Business, epoch: int, producer: str, at
 
 
 def roll_back_incomplete(group: Group, business: Business, epoch: int, at_us: int) -> None:
-    """Roll back the half messages at the end that are not a whole cut: the rest of it is missing.
+    """Roll back the newest half messages that are an incomplete cut, whose rest is missing.
 
-    The source has committed them, so they are among what is missing then.
+    The source has committed them, so they then count as missing too.
     """
     state = business.proposed
     contents = {
@@ -217,7 +220,7 @@ def roll_back_incomplete(group: Group, business: Business, epoch: int, at_us: in
 
 
 def pass_over(group: Group, business: Business, said: broker_pb2.Committed, at_us: int) -> broker_pb2.Decided:
-    """Go on behind what the source has committed. Raises Fenced; ProtocolError for what cannot be."""
+    """Continue behind what the source has committed. Raises Fenced; ProtocolError for an impossible position."""
     state = business.proposed
     half.fence(state, said.epoch)
     if loss.in_doubt(state.losses):
@@ -233,22 +236,22 @@ def pass_over(group: Group, business: Business, said: broker_pb2.Committed, at_u
 
 
 def _body(business: Business, state: half.State, said: broker_pb2.Committed, at_us: int) -> change_pb2.BatchBody:
-    """Return the batch that stands for what is missing; it has no changes.
+    """Return the batch that stands for the missing changes; it has no changes itself.
 
-    A mirror may have become the home in the middle of a cut: the rest of it is missing, and this ends it.
+    It also ends a cut whose rest is missing because a mirror became the home in the middle of it.
     """
     name = business.name
     if state.halves:
-        raise ProtocolError(f"{name}: half message {state.halves[0].batch_no} is to be decided first")
+        raise ProtocolError(f"{name}: half message {state.halves[0].batch_no} must be decided first")
     batches = max(said.last_batch - state.last_batch, 0)
     rows = said.next_sequence - 1 - state.last_sequence if batches else 0
-    # each change took an offset, and so did each empty batch: nobody knows any more how many of those there were
+    # each change took an offset, and so did each empty batch; the number of empty ones is unknown
     lost = rows + batches
     if rows < 0 or lost > UINT32_MAX:
         raise ProtocolError(
-            f"{name}: the source says that it has committed batch {said.last_batch} up to Sequence "
+            f"{name}: the source reports that it has committed batch {said.last_batch} up to Sequence "
             f"{said.next_sequence - 1}, this broker has batch {state.last_batch} up to Sequence "
-            f"{state.last_sequence}: that does not fit together",
+            f"{state.last_sequence}: the two do not fit",
             hint=half.RESYNC_HINT,
         )
     check_reach(f"{name}: what the source has committed", "Sequence", said.next_sequence, state.last_sequence)

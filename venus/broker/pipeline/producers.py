@@ -1,4 +1,4 @@
-"""What producers ask, as commands of the commit thread, and whom to review (VENUS 3.2, 3.3)."""
+"""The interface of producers to the commit thread, and due reviews (VENUS 3.2, 3.3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REVIEWED_AT_ONCE_MAX = 64
 
 
 class Producers:
-    """Thread-safe. Futures are resolved once what they say is on disk."""
+    """Commands of producers. Thread-safe. Futures are resolved once the command is on disk."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class Producers:
     def init(
         self, business: str, producer: str, source_epoch: int, source_last_batch: int, *, insists: bool = False
     ) -> Future[broker_pb2.InitAck]:
-        """Fence older producers, and be connected until `leave`.
+        """Fence older producers and hold the business until `leave`.
 
-        Fails with Diverged if this broker lost what the source has committed; with Unavailable where another broker
-        may have it, or with NotLeader if another set has become the home; `insists` = take over all the same.
+        Fails with Diverged if this broker lost batches that the source has committed, with Unavailable if another
+        broker may have them, with NotLeader if another set is the home. With `insists` the producer takes over anyway.
         """
         found = self._catalogue.enter(business)
 
@@ -62,7 +62,7 @@ class Producers:
                 if self._knows_end(found):
                     raise
                 raise Unavailable(
-                    f"{business}: the source has committed what is not here, and another broker may lead by now",
+                    f"{business}: the source has committed batches that are not here, and another broker may lead now",
                     hint="try again in a moment",
                 ) from error
 
@@ -73,7 +73,7 @@ class Producers:
         self._commits.release(self._catalogue, self._catalogue.known(business))
 
     def halves(self, business: str, epoch: int, halves: Sequence[Shipped | broker_pb2.Half]) -> Future[HalvesResult]:
-        """Persist half messages whose digests the caller has checked."""
+        """Persist half messages. The caller has checked their digests."""
         found = self._catalogue.known(business)
         shipped = [half if isinstance(half, Shipped) else _shipped(half) for half in halves]
         nbytes = sum(len(half.body) for half in shipped)
@@ -86,7 +86,7 @@ class Producers:
         return self._commits.submit(work, nbytes, business=found)
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
-        """COMMIT every half up to `batch_no`, or ROLLBACK every one from it on."""
+        """COMMIT every half message up to `batch_no`, or ROLLBACK every one from it on."""
         found = self._catalogue.known(business)
 
         def work(group: Group) -> broker_pb2.Decided:
@@ -96,7 +96,7 @@ class Producers:
         return self._commits.submit(work, business=found)
 
     def pass_over(self, business: str, said: broker_pb2.Committed) -> Future[broker_pb2.Decided]:
-        """Go on behind what the source has committed and this broker lacks, after an unclean election."""
+        """Continue behind changes that the source has committed and this broker lost in an unclean election."""
         found = self._catalogue.known(business)
 
         def work(group: Group) -> broker_pb2.Decided:
@@ -106,7 +106,7 @@ class Producers:
         return self._commits.submit(work, business=found)
 
     def operator_decide(self, business: str, batch_no: int, verdict: int) -> Future[broker_pb2.Decided]:
-        """Decide in the place of a producer, and fence off the one that is connected."""
+        """Decide in place of the producer, and fence a connected one."""
         found = self._catalogue.known(business)
 
         def work(group: Group) -> broker_pb2.Decided:
@@ -117,11 +117,11 @@ class Producers:
 
     @property
     def has_undecided(self) -> bool:
-        """Whether any half message may have to be asked about; never blocks."""
+        """Whether any half message may need a review. Never blocks."""
         return any(business.reviews.asked for business in self._catalogue.present())
 
     def due_reviews(self) -> list[tuple[str, int, list[broker_pb2.HalfRef]]]:
-        """Return, per business, the epoch and the half messages to ask its producer about now."""
+        """Return the epoch and the half messages to review now, for each business."""
         now = self._monotonic()
         found = []
         for business in self._catalogue.present():
@@ -135,13 +135,13 @@ class Producers:
         return found
 
     def review_delivered(self, business: str, batch_nos: Sequence[int]) -> None:
-        """Count reviews that reached a producer; others do not count."""
+        """Count reviews that reached a producer. Others do not count."""
         found = self._catalogue.known(business)
         with found.lock:
             found.counters["reviews_sent"] += found.reviews.delivered(batch_nos, self._monotonic())
 
     def count(self, business: str, counter: str, n: int = 1) -> None:
-        """Add to a counter of a business; kept with the next write."""
+        """Add to a counter of a business. It is stored with the next write."""
         self._catalogue.known(business).count(counter, n)
 
 

@@ -1,4 +1,4 @@
-"""What a group has done is shown once it is on disk: to readers, to the full data, to listeners."""
+"""Publication of a group once it is on disk: to readers, to the full data, and to listeners."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from venus.broker.pipeline.group import Group
 from venus.broker.queue import early_delivery
 from venus.broker.queue.buffer import Buffer
 
-#: Half messages whose times are kept; the oldest are forgotten first.
+#: Limit of half messages whose times are kept; the oldest are dropped first.
 HALVES_MAX = 4096
 
 
 class CutSteps:
-    """Used by the commit thread alone, after the fsync of a group."""
+    """Times of the steps of cuts, for the log of cuts (venus/cutlog.py); kept only while that log is on.
+
+    Used by the commit thread alone, after the fsync of a group.
+    """
 
     def __init__(self) -> None:
         self._synced_us = 0  # when the newest group was on disk
         self._on_disk: dict[tuple[int, int], dict[str, int]] = {}
 
     def synced(self, group: Group) -> None:
-        """Note when this group was on disk, and which half messages it has persisted."""
+        """Record when this group was on disk, and which half messages it persisted."""
         if not cutlog.wanted():
             return
         self._synced_us = cutlog.now_us()
@@ -41,7 +44,7 @@ class CutSteps:
             del self._on_disk[next(iter(self._on_disk))]
 
     def shown(self, business: Business, placed: Iterable[Placed]) -> None:
-        """Say of each cut that ends here that it can be read."""
+        """Log each cut that ends in these batches as readable."""
         if not cutlog.wanted():
             return
         for place in placed:
@@ -63,7 +66,7 @@ OnCommit = Callable[[str, int], None]
 
 
 class Publisher:
-    """Called by the commit thread, after the fsync of a group."""
+    """Publishes groups. The commit thread calls it after the fsync of a group."""
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Publisher:
         self._placed = 0  # batches since the tails of all queues were cut
 
     def on_commit(self, listener: OnCommit) -> None:
-        """Call back when a business has a new end, or news ahead of it; must not block."""
+        """Call a listener when a business has a new end or undecided half messages. It must not block."""
         self._listeners.append(listener)
 
     def __call__(self, group: Group) -> None:
@@ -106,7 +109,7 @@ class Publisher:
                 self._tell(business)
 
     def _show(self, business: Business, placed: list[Placed]) -> None:
-        """Let batches be read, and tell who waits for them."""
+        """Make batches readable and notify the listeners."""
         if placed:
             business.tail.extend(placed)
             self._placed += len(placed)
@@ -119,13 +122,16 @@ class Publisher:
             self._steps.shown(business, placed)
 
     def _cut_tails(self) -> None:
-        """Let the tails of all queues take no more memory than they may together, a quarter more in between."""
+        """Limit the memory of the tails of all queues; between two calls they may exceed it by a quarter."""
         if self._placed > queue_index.TAILS_PLACES // 4:
             self._placed = 0
             queue_index.cut([found.tail for found in self._catalogue.stored()], queue_index.TAILS_PLACES)
 
     def _show_full_data(self, business: Business, applied: Applied) -> None:
-        """Let the rows of a mirror's full data be written; whoever reads what is gone is told by the reader."""
+        """Make the rows of a mirror's full data available to the materialiser.
+
+        The reader raises for consumers of a queue that has begun again.
+        """
         if applied.begun_again:
             business.tail = Tail()
             business.visible_offset = business.committed.next_offset
@@ -148,4 +154,4 @@ class Publisher:
             try:
                 listener(business.name, business.visible_offset)
             except Exception:
-                logger.exception("a listener failed; what it was told about is committed all the same")
+                logger.exception("a listener of commits failed; the commit is not affected")

@@ -1,4 +1,4 @@
-"""What a broker does with its store before it serves: the log is replayed, everything else follows from it."""
+"""Recovery of the store before a broker serves: the log is replayed, and all other state follows from it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from venus.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
-#: Of a copy (venus/broker/replicas/copies.py): log, queue and rows come before it.
+#: First area of a copy (venus/broker/replicas/copies.py) with state; log, queue and rows come before it.
 FIRST_STATE_AREA = 3
 
 
 def recover(
     store: Store, *, watermark: Callable[[Business], int], review_after_s: float, now: float, shared: bool = False
 ) -> list[Business]:
-    """Return every business as the log has it, applied up to the high watermark. Raises Corruption, StorageError.
+    """Return every business, with its log applied up to the high watermark. Raises Corruption, StorageError.
 
-    With a `shared` log, one of which an entry cannot be applied is halted; the others go on.
+    With a `shared` log, a business with an entry that cannot be applied is halted; the others continue.
     """
     check_format(store, UPGRADES)
     remove_unfinished(store)
@@ -42,7 +42,7 @@ def take_up(
     store: Store, business: Business, *, watermark: Callable[[Business], int], now: float, shared: bool = False,
     places: int = queue_index.TAIL_PLACES,
 ) -> None:  # fmt: skip
-    """Bring a business read from its record to where its log is, the newest `places` of its queue in memory."""
+    """Bring a business from its record to the end of its log, with the newest `places` of its queue in memory."""
     business.log.find_end(store)
     business.log.committed = watermark(business)
     entries = 0
@@ -65,10 +65,10 @@ def take_up(
 
 
 def remove_unfinished(store: Store) -> None:
-    """Remove the state of copies whose installation did not end: by it they would be taken for businesses.
+    """Remove the state of unfinished copies, because it would make them look like businesses.
 
-    What else came of them stays, and their marks say that the state has to come again; nothing stays of one whose mark
-    does not say how far it came.
+    Their other data stays, and their marks say that the state must come again. A copy whose mark does not say how far
+    it came is removed as a whole.
     """
     batch = store.batch()
     for key, value in store.scan_prefix(keys.STATE, keys.INSTALLING):

@@ -1,4 +1,4 @@
-"""What replication asks of the commit thread: entries of a leader, the beginning and the end of a leadership."""
+"""Commands of replication in the commit thread: entries of a leader, the begin and the end of a leadership."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 def append_stored(group: Group, business: Business, first: int, values: Sequence[bytes], sender: str) -> None:
-    """Append entries of a leader as they are stored there; each is checked before any is appended.
+    """Append entries of a leader in their stored form. All of them are checked before any is appended.
 
-    Nothing is done, but for saying where the log stands, if it ends elsewhere or an entry is damaged. One that cannot
+    If the log ends elsewhere or an entry is damaged, only the log's position is reported again. An entry that cannot
     be applied here halts the business.
     """
     group.log_changed.add(business)
@@ -31,7 +31,7 @@ def append_stored(group: Group, business: Business, first: int, values: Sequence
         entries = [decode(value, first + i, where=f"what {sender} sent") for i, value in enumerate(values)]
     except Corruption as error:
         business.count("damaged_entries")
-        logger.warning("%s: %s; it is asked for again", business.name, error)
+        logger.warning("%s: %s; it is fetched again", business.name, error)
         return
     mark = group.mark()
     try:
@@ -48,10 +48,10 @@ def append_stored(group: Group, business: Business, first: int, values: Sequence
 def begin_term(
     group: Group, business: Business, term: int, leader: str, at_us: int, *, doubted: Sequence[int] = ()
 ) -> None:
-    """Append the entry that begins a leadership; whoever commits it commits everything before it.
+    """Append the entry that begins a leadership. Committing it commits everything before it.
 
-    `doubted` are terms of unclean elections of which nobody has said yet what they lost; it notes those that its log
-    does not have, so that the producer is asked.
+    `doubted` are terms of unclean elections with unknown losses. The entry records those that the log does not have,
+    so that the producer is asked.
     """
     group.log_changed.add(business)
     if business.log.terms.newest >= term:
@@ -64,10 +64,10 @@ def begin_term(
 
 
 def end_term(store: Store, business: Business) -> None:
-    """Know of the consumer groups what the log says: what was only told to this broker is told to the next leader.
+    """Reset the consumer groups to their logged state. Consumers repeat newer positions to the next leader.
 
-    Else a group that the next leader forgets would stay here, and rise again when this broker leads. One that is
-    attached came since then, in a newer term of this broker.
+    Otherwise a group that the next leader forgets would stay here and reappear when this broker leads again. An
+    attached group came later, in a newer term of this broker, so it stays.
     """
     business.pending = deque(replace(pending, is_new=False) for pending in business.pending)
     logged = records.consumers(store, business.number)

@@ -1,4 +1,4 @@
-"""What the commit thread asks and tells of replication; a broker on its own is its own answer (`Alone`)."""
+"""The interface of the commit thread to replication, and its form for a standalone broker (`Alone`)."""
 
 from __future__ import annotations
 
@@ -11,65 +11,68 @@ from venus.broker.machine.business import Business
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Entries from `needed_from` on are kept for other brokers, unless `bytes_max` of the queue lie behind them."""
+    """Entries from `needed_from` on are kept for other brokers, unless more than `bytes_max` lie behind them."""
 
     needed_from: int
     bytes_max: int
 
     def keeps(self, index: int, behind_bytes: int) -> bool:
-        """Whether the entry at `index`, with so many bytes behind it, is kept."""
+        """Return whether the entry at `index`, with so many bytes behind it, is kept."""
         return index >= self.needed_from and behind_bytes <= self.bytes_max
 
 
-#: Nobody needs anything.
+#: No other broker needs entries.
 NO_BACKLOG = Backlog(needed_from=2**63, bytes_max=0)
 
 
 class SharedLog(Protocol):
-    """Called by the commit thread alone, but for `knows_end`, `leads` and `term`; must not block."""
+    """What the commit thread needs of replication. Its methods must not block.
+
+    Only the commit thread calls them, except `knows_end`, `leads` and `term`.
+    """
 
     @property
     def is_shared(self) -> bool:
-        """Whether other brokers keep the same logs: entries are then told before they are on disk, and after."""
+        """Whether other brokers keep the same logs. They get entries before these are on disk here."""
 
     def watermark(self, business: Business) -> int:
-        """Return the newest index that is safe."""
+        """Return the newest safe index."""
 
     def term(self, business: Business) -> int:
-        """Return the term in which entries are proposed here now. Raises NotLeader, Unavailable."""
+        """Return the term for new entries of this broker. Raises NotLeader, Unavailable."""
 
     def leads(self, business: Business) -> bool:
-        """Whether this broker leads the business, as far as it knows."""
+        """Return whether this broker leads the business, as far as it knows."""
 
     def knows_end(self, business: Business, now: float) -> bool:
-        """Whether no reader of any broker has seen more than is visible here; from any thread."""
+        """Return whether no reader of any broker can have read more than is visible here. Works in any thread."""
 
     def halted(self, business: Business) -> None:
-        """Note that this broker's replica has stopped, for the reason that the business has."""
+        """Record that this broker's replica has stopped for the reason in `business.halted`."""
 
     def backlog(self, business: Business) -> Backlog:
         """Return what other brokers still need of the log."""
 
     def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
-        """Note that the log has these entries from `first` on and ends behind them; they are not on disk yet."""
+        """Record that the log ends with these entries, the first at `first`. They are not on disk yet."""
 
     def changed(self, business: Business) -> None:
-        """Note that the log is on disk up to `durable_end`, or was trimmed."""
+        """Record that the log is on disk up to `durable_end`, or was trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """A broker on its own: what its disk has is safe."""
+    """Replication of a standalone broker: every entry on its disk is safe."""
 
     watermark_of: Callable[[Business], int] | None = None  # tests hold it back
 
     @property
     def is_shared(self) -> bool:
-        """No."""
+        """Always false."""
         return False
 
     def watermark(self, business: Business) -> int:
-        """Return the last index: it is on disk when this is used."""
+        """Return the last index. It is on disk when this is used."""
         return business.log.end - 1 if self.watermark_of is None else self.watermark_of(business)
 
     def term(self, business: Business) -> int:
@@ -77,18 +80,18 @@ class Alone:
         return business.log.terms.newest
 
     def leads(self, business: Business) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def knows_end(self, business: Business, now: float) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def halted(self, business: Business) -> None:
-        """Do nothing: what a broker on its own cannot apply is refused before it is logged."""
+        """Do nothing: a standalone broker refuses what it cannot apply before it is logged."""
 
     def backlog(self, business: Business) -> Backlog:
-        """Return that of nobody."""
+        """Return an empty backlog."""
         return NO_BACKLOG
 
     def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:

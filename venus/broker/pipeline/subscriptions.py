@@ -1,4 +1,4 @@
-"""What consumers ask: to read the queue from an offset on, and that it is kept for them (VENUS 3.3, 3.4)."""
+"""The interface of consumers: reading the queue from an offset on, and keeping it for them (VENUS 3.3, 3.4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from venus.wire import broker_pb2
 
 
 class Subscriptions:
-    """Thread-safe; answers in the caller's thread."""
+    """Reading and positions of consumers. Thread-safe; works in the caller's thread."""
 
     def __init__(
         self, catalogue: Catalogue, commits: CommitThread, groups: ConsumerGroups, store: Store, buffer: Buffer,
@@ -35,7 +35,7 @@ class Subscriptions:
         self._knows_end = knows_end
         self._networks = networks
         self._cut = Cut()
-        #: Which rows are here, by the predicates of this set and of those above.
+        #: Which rows are here, by the predicates of this set and of its upstream sets.
         self.rows = RowsHere(store)
 
     def read(
@@ -44,8 +44,8 @@ class Subscriptions:
     ) -> ReadResult:  # fmt: skip
         """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged.
 
-        `table_ids`: batches that concern one of these tables; `only`: nothing but these tables and rows of them.
-        `there`: what comes without its body, because it was sent ahead.
+        `table_ids` selects batches that concern one of these tables; `only` selects these tables and rows of them.
+        Half messages in `there` come without their bodies, because those were sent ahead.
         """
         found = self._catalogue.known(business)
         with self._guard():
@@ -68,13 +68,13 @@ class Subscriptions:
         return found
 
     def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
-        """Return half messages that follow what a consumer has been sent, or a withdrawal of that; [] = no news."""
+        """Return half messages that follow those sent to a consumer, or their withdrawal; [] if nothing is new."""
         found = self._catalogue.known(business)
         with self._guard():
             return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
 
     def fill_of(self, business: str) -> tuple[int, int]:
-        """Return which business of this name is here, and which full data of a mirror: numbers that grow."""
+        """Return the number of the business, and at a mirror the number of its full data. Both only grow."""
         found = self._catalogue.known(business)
         mirror = found.committed.mirror
         return found.number, mirror.begin if mirror is not None else 0
@@ -82,12 +82,12 @@ class Subscriptions:
     def check_position(
         self, business: str, offset: int, epoch: int, wanted: broker_pb2.Open | None = None
     ) -> broker_pb2.Opened:
-        """Say whether a consumer may go on from here, and which rows there are by what it has `wanted`.
+        """Check that a consumer may resume at an offset; describe the rows by the filters in `wanted`.
 
         Raises OffsetTrimmed, OffsetDiverged, OtherRows, Unavailable.
         """
         found = self._catalogue.known(business)
-        knows_end = self._knows_end(found)  # asked first: what becomes safe later is not beyond the end
+        knows_end = self._knows_end(found)  # read first: what becomes safe later is not beyond the end
         with self._guard():
             opened = reader.check(self._store, found, offset, epoch, knows_end=knows_end)
             opened.networks.extend(self._networks())
@@ -97,9 +97,9 @@ class Subscriptions:
     def attach(
         self, business: str, group: str, offset: int, *, kept: int | None = None, transient: bool = False
     ) -> int:
-        """Note that a stream of a group reads from `offset` on, having applied everything below, until `detach`.
+        """Attach a stream of a group, which has applied everything below `offset`, until `detach`; return its token.
 
-        Return its token. Raises NotLeader: only where a business is led can the position of a group be logged.
+        Raises NotLeader, because only the leader can log the position of a group.
         """
         found = self._catalogue.hold(business)
         try:
@@ -109,21 +109,21 @@ class Subscriptions:
             raise
 
     def acknowledge(self, business: str, group: str, token: int, offset: int, kept: int | None = None) -> bool:
-        """Note that a group has applied what is below `offset` and needs what is from `kept` on; never goes back."""
+        """Record that a group has applied everything below `offset` and needs `kept` on. Positions never go back."""
         return self._groups.acknowledge(self._catalogue.known(business), group, token, offset, kept)
 
     def detach(self, business: str, group: str, token: int) -> None:
-        """Note that a stream has ended; a transient reader is forgotten."""
+        """Record that a stream has ended; forget a transient reader."""
         found = self._catalogue.known(business)
         self._commits.release(self._catalogue, found)
         self._groups.detach(found, group, token)
 
     def retire(self, business: Business) -> None:
-        """Let no stream speak for a group any more: another broker leads."""
+        """Invalidate the tokens of all groups because another broker leads."""
         self._groups.retire(business)
 
     def kept(self, business: str, group: str, token: int) -> int:
-        """Return from which offset on the queue is kept for a stream."""
+        """Return the offset from which the queue is kept for a stream."""
         return self._groups.kept(self._catalogue.known(business), group, token)
 
     def forget(self, business: str, group: str) -> None:

@@ -1,4 +1,4 @@
-"""Trimming the queue and the log: machine/consumers.py decides how far, this removes it, in the commit thread."""
+"""Trimming of the queue and the log in the commit thread; machine/consumers.py decides how far."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from venus.broker.store.rocks import Store
 
 logger = logging.getLogger(__name__)
 
-#: At most so many batches are looked at in one pass.
+#: Limit of batches in one pass.
 PASS_BATCHES_MAX = 20_000
-#: Trimming in larger pieces leaves fewer range tombstones; small settings are obeyed exactly.
+#: Trimming in large pieces leaves fewer range tombstones; small retention settings are followed exactly.
 _PIECES = 16
 _PIECE_BYTES_MAX = 8 << 20
 
@@ -27,7 +27,7 @@ _PIECE_BYTES_MAX = 8 << 20
 def trim(
     store: Store, group: Group, business: Business, pins: list[int], retain_bytes: int, backlog: Backlog = NO_BACKLOG
 ) -> tuple[int, int]:
-    """Remove what nobody needs; return the log entries removed, as a range."""
+    """Remove what no consumer or broker needs; return the removed log entries as a range."""
     if not business.is_filled:
         return 0, 0
     if (mirror := business.applying.mirror) is not None and business.log.start <= mirror.end:
@@ -54,7 +54,7 @@ def trim(
 
 
 def _trim_full_data(group: Group, business: Business, end: int, backlog: Backlog) -> tuple[int, int]:
-    """Remove the entries that have become the rows of a mirror."""
+    """Remove the entries that have become rows of a mirror's full data."""
     if backlog.keeps(end, business.nbytes - business.nbytes_trimmed):
         return 0, 0
     first = business.log.start
@@ -78,7 +78,7 @@ def _last_removable(
 
 
 def pass_time(group: Group, business: Business, passed_us: int, now_us: int, ttl_s: float) -> None:
-    """Count the absence of consumers, and forget those that have been away for too long."""
+    """Add to the absence of consumers, and forget those that have been away for too long."""
     with business.lock:
         known = [(name, consumer) for name, consumer in business.consumers.items() if not consumer.connected]
         later = [consumers.away(consumer, passed_us) for _, consumer in known]
@@ -106,7 +106,7 @@ def forget(group: Group, business: Business, name: str, at_us: int) -> None:
 
 
 def log_consumer(group: Group, business: Business, consumer: Consumer, *, durable: bool = False) -> None:
-    """Log how far a consumer has come; losing the newest of these only keeps more than is needed."""
+    """Log the positions of a consumer. Losing the newest such entry only keeps more of the queue than needed."""
     entry = note(
         EntryKind.CONSUMER,
         epoch=business.proposed.epoch,

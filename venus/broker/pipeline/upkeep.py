@@ -1,7 +1,7 @@
-"""What the commit thread does between its groups: acknowledgements are logged, leases end, the queue is trimmed.
+"""Periodic work of the commit thread: logging acknowledgements, expiring leases, trimming the queue.
 
-All of it is put off and repeated without harm: after a crash, an acknowledgement that was not logged is given again by
-its consumer, and space that was not given back is given back later.
+It can be delayed and repeated without harm. After a crash a consumer repeats an acknowledgement that was not logged,
+and space that was not freed is freed later.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from venus.broker.store.rocks import Store
 from venus.config import Broker
 from venus.errors import StorageError, Unavailable
 
-#: Acknowledgements are logged, consumers and leases expired, and the queue trimmed at most so often.
+#: Intervals of logging acknowledgements, and of expiring consumers and leases and trimming the queue.
 ACKNOWLEDGE_EVERY_S = 0.2
 MAINTAIN_EVERY_S = 1.0
-#: The same while nothing happens; each time wakes an idle broker.
+#: The same while nothing happens, because each time wakes an idle broker.
 QUIET_EVERY_S = 10.0
-#: At most this many positions of consumer groups are logged at once, the longest waiting first.
+#: At most this many positions of consumer groups are logged at once, the oldest first.
 ACKNOWLEDGED_MAX = 256
-#: Space of trimmed log entries is given back in pieces of this size.
+#: Space of trimmed log entries is freed in pieces of this size.
 COMPACT_BYTES = 64 << 20
 
 
 class Upkeep:
-    """Called by the commit thread with each group, before it is written."""
+    """The periodic work. The commit thread calls it with each group before the group is written."""
 
     def __init__(
         self,
@@ -61,26 +61,26 @@ class Upkeep:
         self._on_fatal = on_fatal
         self._shared = shared
         self._lock = threading.Lock()
-        self._dirty: dict[tuple[Business, str], None] = {}  # the first one waits longest
+        self._dirty: dict[tuple[Business, str], None] = {}  # the oldest first
         self._acknowledged_at = self._maintained_at = monotonic()
         self._is_quiet = False  # nothing was written since the last maintenance, or is moved by time alone
-        #: Told when there is something new to log; the commit thread's, which rests for as long as `rest_s` says.
+        #: Wakes the commit thread, which waits for `rest_s`, when there is something new to log.
         self.wake: Callable[[], None] = lambda: None
-        self._trimmed: dict[Business, tuple[int, int]] = {}  # entries whose space is not given back yet
+        self._trimmed: dict[Business, tuple[int, int]] = {}  # entries whose space is not freed yet
         self._trimmed_bytes = 0
         self._compacting: threading.Thread | None = None
 
     def acknowledged(self, business: Business, consumer: Consumer) -> None:
-        """Log soon what a group has applied; a transient one leaves no trace. From any thread."""
+        """Schedule logging of a group's position; transient readers have none. Works in any thread."""
         if not consumer.transient:
             with self._lock:
                 is_first = not self._dirty
                 self._dirty.setdefault((business, consumer.group))
-            if is_first:  # otherwise it rests no longer than until these are logged
+            if is_first:  # otherwise the thread already waits only until these are logged
                 self.wake()
 
     def rest_s(self) -> float:
-        """Return for how long nothing will be due unless there are commands."""
+        """Return the time until periodic work is due."""
         now = self._monotonic()
         if self._dirty:
             return max(0.0, self._acknowledged_at + ACKNOWLEDGE_EVERY_S - now)
@@ -89,7 +89,7 @@ class Upkeep:
         return max(0.0, self._maintained_at + every_s - now)
 
     def finish(self, group: Group) -> None:
-        """Log what was not logged yet: acknowledgements, and for how long consumers have been away."""
+        """Log all remaining acknowledgements, and the absence of consumers."""
         for business in self._catalogue.stored():
             for consumer in business.attached():
                 if not consumer.connected:
@@ -97,7 +97,7 @@ class Upkeep:
         self._log_acknowledgements(group, len(self._dirty))
 
     def close(self) -> None:
-        """Wait for what goes on in the background."""
+        """Wait for the background compaction."""
         if self._compacting is not None:
             self._compacting.join()
 
@@ -120,7 +120,7 @@ class Upkeep:
             self._is_quiet = not group.touched()
 
     def _is_at_rest(self) -> bool:
-        """Whether there is nothing that time or another thread moves: absences, the full data, replicas."""
+        """Return whether nothing changes by time or another thread: absences, the full data, replicas."""
         return not self._shared.is_shared and all(
             business.is_filled
             and business.materialised.offset >= business.visible_offset
@@ -141,10 +141,10 @@ class Upkeep:
             if self._catalogue.is_stored(business) and self._may_propose(group, business):
                 trimming.log_consumer(group, business, consumer)
             elif business in self._catalogue.present() and self._shared.leads(business):
-                self.acknowledged(business, consumer)  # later: the business is new, or its leader cannot write now
+                self.acknowledged(business, consumer)  # later: the business is new, or cannot be written now
 
     def _may_propose(self, group: Group, business: Business) -> bool:
-        """Whether this broker leads the business, so that the upkeep of its log is done here."""
+        """Return whether this broker leads the business and so does the upkeep of its log."""
         try:
             group.allow(business, self._shared.term(business))
         except Unavailable:

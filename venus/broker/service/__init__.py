@@ -1,1 +1,1 @@
-"""The process: gRPC, HTTP, and what an operator sees."""
+"""The broker process: its gRPC and HTTP servers, its metrics and its status page."""

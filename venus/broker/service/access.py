@@ -1,6 +1,6 @@
-"""Who may do what at this broker: the peer's identity against venus.security.roles, counted and written down.
+"""Access control: checks the identity of a peer against venus.security.roles, counts refusals, writes the audit log.
 
-Without TLS everybody who can connect may do everything, and operators' commands are still recorded.
+Without TLS every client that can connect may do everything. Operators' commands are still recorded.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _PEM_KEY = "x509_pem_cert"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who makes a call, and from where."""
+    """The caller: its identity and its address."""
 
     identity: Identity
     where: str
 
     @property
     def name(self) -> str:
-        """As the audit log says it."""
+        """The name in the audit log."""
         return self.identity.name or "nobody"
 
 
 class Access:
-    """The rules at work.
+    """Access checks of one broker.
 
-    `files` None: no TLS. `business_of` returns the name of a snapshot's business, "" for one that is unknown.
+    Without TLS `files` is None. `business_of` returns the business of a snapshot, "" if it knows no such snapshot.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Access:
         self._business_of = business_of
 
     def peer_of(self, context: Any) -> Peer:
-        """Return who makes a call of the gRPC port."""
+        """Return the caller of a gRPC call."""
         where = str(context.peer())
         if self.files is None:
             return Peer(NOBODY, where)
@@ -58,7 +58,7 @@ class Access:
         return Peer(self.files.current().directory.identity(certificate, token), where)
 
     def judge(self, peer: Peer, method: str, call: Call) -> None:
-        """Raise Unproven or Denied for whoever may not make this call at all."""
+        """Raise Unproven or Denied if the peer may not make this call at all."""
         if self.files is None:
             return
         if not peer.identity:
@@ -67,7 +67,7 @@ class Access:
             self._refuse(peer, method, _denied(peer, method, missing(call)))
 
     def judge_names(self, peer: Peer, method: str, call: Call, request: Message) -> None:
-        """Raise Denied for a request that names what the caller has no role for."""
+        """Raise Denied if the request names a business or group for which the caller has no role."""
         if self.files is None or not (call.business or call.snapshot):
             return
         if call.snapshot:
@@ -80,7 +80,7 @@ class Access:
             self._refuse(peer, method, _denied(peer, method, missing(call, business, group)))
 
     def page_refusal(self, where: str, path: str, certificate: bytes | None, authorization: str) -> VenusError | None:
-        """Return why a page is not for whoever shows this certificate (PEM) and Authorization header, else None."""
+        """Return why a client with this certificate (PEM) and Authorization header may not see a page, else None."""
         if self.files is None:
             return None
         token = bearer(authorization)
@@ -91,7 +91,7 @@ class Access:
         return None
 
     async def recorded(self, peer: Peer, method: str, request: Message, served: Awaitable[Any], context: Any) -> Any:
-        """Carry an operator's command out, and write down how it ended."""
+        """Await an operator's command and write its result to the audit log."""
         result, error = "failed", {}
         try:
             answer = await served
@@ -105,13 +105,13 @@ class Access:
         return answer
 
     def counted(self) -> dict[str, int]:
-        """Return how many calls and connections were refused since the start, and renewals of certificates."""
+        """Return the number of refused calls, refused connections and certificate renewals since the start."""
         calls, connections = self.refusals.counts()
         renewals = self.files.renewals if self.files is not None else 0
         return {"refused_calls": calls, "refused_connections": connections, "certificate_renewals": renewals}
 
     def problems(self) -> list[str]:
-        """Return what needs somebody."""
+        """Return the problems that an operator has to solve."""
         found = self.files.problems() if self.files is not None else []
         return [*found, *([f"the audit log cannot be written: {self.audit.problem}"] if self.audit.problem else [])]
 
@@ -131,7 +131,7 @@ def _denied(peer: Peer, method: str, wanted: str) -> Denied:
 
 
 def _field(message: Message, path: str) -> str:
-    """Return the text at a path such as `init.business`, "" for no path."""
+    """Return the text at a path such as `init.business`; "" if the path is empty."""
     value: Any = message
     for name in filter(None, path.split(".")):
         value = getattr(value, name)
@@ -139,7 +139,7 @@ def _field(message: Message, path: str) -> str:
 
 
 def _plain(field: Any, value: Any) -> Any:
-    """Return a field's value as people write it."""
+    """Return the value of a field in readable form."""
     if field.is_repeated:
         return list(value)
     if field.message_type is not None:

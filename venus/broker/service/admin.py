@@ -1,4 +1,4 @@
-"""The operator's service: the metadata queries of VENUS 3.2, decisions in a producer's place, groups that are gone."""
+"""The Admin service: status queries (VENUS 3.2), operators' decisions, removal of groups, promotions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Admin(broker_pb2_grpc.AdminServicer):
-    """Status, Decide, Forget, Promote."""
+    """RPCs for operators."""
 
     def __init__(
         self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, ingest: Ingest, delivery: Delivery,
@@ -40,7 +40,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     async def Status(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StatusRequest, context: Context
     ) -> broker_pb2.BrokerStatus | None:
-        """Say what stands where."""
+        """Return the status of one business, or of all."""
         async with answering(context):
             if request.business:
                 self._gate.reader(request.business)
@@ -51,7 +51,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     async def Decide(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.DecideRequest, context: Context
     ) -> broker_pb2.Decided | None:
-        """Decide half messages; the epoch is raised, and a live producer has to connect again and read the outcome."""
+        """Decide half messages and raise the epoch. A live producer must connect again to read the outcome."""
         async with answering(context):
             if request.verdict not in (broker_pb2.COMMIT, broker_pb2.ROLLBACK):
                 raise ProtocolError("an operator decides COMMIT or ROLLBACK")
@@ -85,7 +85,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     async def CloseLosses(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.CloseLossesRequest, context: Context
     ) -> broker_pb2.CloseLossesAnswer | None:
-        """Note that what unclean elections lost was found and repaired at a group's target."""
+        """Record that the losses of unclean elections were found and repaired at a group's target."""
         async with answering(context):
             return broker_pb2.CloseLossesAnswer(waiting_for=await self._close(request))
         return None
@@ -96,7 +96,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
             await asyncio.wrap_future(homes.give_up(request.business, list(request.home_terms)))
             return []
         if not request.group:
-            raise ProtocolError("whose target was compared is not said")
+            raise ProtocolError("the request does not name the group whose target was compared")
         waiting = set[str]()
         if request.terms:
             waiting |= set(await self._gate.close_losses(request.business, request.group, list(request.terms)))
@@ -109,7 +109,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     async def Promote(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.PromoteRequest, context: Context
     ) -> broker_pb2.Promoted | None:
-        """Make this set the home of a business whose home is gone."""
+        """Make this set the home of a business that has lost its home."""
         async with answering(context):
             self._gate.consumer(request.business)
             network = self._service_status.network
@@ -121,15 +121,15 @@ class Admin(broker_pb2_grpc.AdminServicer):
     async def StepDown(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StepDownRequest, context: Context
     ) -> broker_pb2.Empty | None:
-        """Let another set be the home; producers and consumers are sent there."""
+        """Give up the home to another set and send producers and consumers there."""
         async with answering(context):
             home = heard(request.home)
             if home is None or not home.addresses:
-                raise ProtocolError("which set is the home, and where, is not said")
+                raise ProtocolError("the request does not name the home and its addresses")
             if await asyncio.wrap_future(self._core.homes.note(request.business, home)):
                 logger.error("%s: %s has become the home: this set steps down", request.business, home)
             elif (network := self._service_status.network) is not None:
-                network.succession.rival(home)  # it may be a home as well, and we may not know of it
+                network.succession.rival(home)  # that set may be a home unknown to this one
             return broker_pb2.Empty()
         return None
 

@@ -1,4 +1,4 @@
-"""How a gRPC handler ends: errors of VENUS become statuses, anything else is logged and told as a plain failure."""
+"""Error handling of gRPC handlers: VenusErrors become statuses; other errors are logged and reported as a failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def answering(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    """Run a handler's body; a peer that has left needs no answer."""
+    """Run the body of a handler. A peer that has left gets no answer."""
     try:
         yield
     except grpc.aio.AbortError:

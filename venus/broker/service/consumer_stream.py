@@ -1,7 +1,7 @@
-"""One consumer's stream: increments from an offset on, after the full data if it asks for that.
+"""One consumer's stream: increments from an offset on, after the full data if the consumer asks for it.
 
-A consumer gives credit in bytes; nothing is read from the store that may not be sent, so a consumer that stops holds
-one frame at most. A commit wakes the subscribers of its business; what was committed meanwhile rides in one frame.
+A consumer grants credit in bytes. The stream reads only what it may send, so a stopped consumer holds one frame at
+most. A commit wakes the subscribers of its business; one frame carries everything committed meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from venus.wire import broker_pb2
 
 
 class Chunks:
-    """The chunks of a split, one read ahead of the caller."""
+    """Reader of the chunks of a split; it reads one chunk ahead of the caller."""
 
     def __init__(self, core: Core, bridge: LoopBridge, request: broker_pb2.ReadSplitRequest) -> None:
         self._core, self._bridge, self._request = core, bridge, request
@@ -62,7 +62,7 @@ class Chunks:
         return chunk
 
     def close(self) -> None:
-        """Let the iterator go as soon as no thread is in it."""
+        """Drop the iterator once no thread uses it."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -70,14 +70,14 @@ class Chunks:
 
 logger = logging.getLogger(__name__)
 
-#: A snapshot's lease is renewed after this part of it.
+#: A snapshot's lease is renewed after this fraction of it.
 RENEW_PART = 0.25
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ConsumerStream:
-    """One consumer: a task that reads acknowledgements and credit, and the sender in `run`."""
+    """Stream of one consumer: a task reads acknowledgements and credit, `run` sends."""
 
     def __init__(
         self,
@@ -92,13 +92,13 @@ class ConsumerStream:
         self.business, self.group = wanted.business, wanted.group
         self.set_id, self.peer = wanted.set_id, str(context.peer())
         self.wake = asyncio.Event()
-        self.tail = 0  # the end of the queue, as far as we were told
+        self.tail = 0  # the end of the queue, as far as this stream knows
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
         self._service_status, self._traffic, self._frames = service_status, traffic, frames
         self._tables = tuple(wanted.table_ids)
         self._where = filter_wire.from_wire(wanted.where)
         self._only = Choice(wanted.only, self._where) if wanted.only or wanted.where else None
-        #: A part of the credit; it shrinks while the consumer takes nothing.
+        #: A part of the credit. It shrinks while the consumer takes nothing.
         self.window = Window(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)
         self._credit = Credit(wanted.credit_bytes)
         self._mark: tuple[int, float] | None = None  # an offset that was not acknowledged at a time
@@ -111,8 +111,8 @@ class ConsumerStream:
         self._error: VenusError | None = None
         self._eof = False
         self._token = 0  # of the attachment
-        self._follows = False  # whether it had everything, until the newest commit
-        self._fill = (0, 0)  # which business it is, and of a mirror which full data what is sent follows
+        self._follows = False  # whether the consumer had everything before the newest commit
+        self._fill = (0, 0)  # number of the business, and at a mirror the full data that the increments follow
 
     def end(self, error: VenusError) -> None:
         """End the stream with this error."""
@@ -120,7 +120,7 @@ class ConsumerStream:
         self.wake.set()
 
     def unacknowledged_s(self, now: float) -> float:
-        """For how long it has had something to acknowledge; 0 = it has not."""
+        """Return for how long the consumer has owed an acknowledgement; 0 means it owes none."""
         if self._mark is not None and self._acknowledged >= self._mark[0]:
             self._mark = None
         if self._mark is None and self._acknowledged < self._position:
@@ -169,7 +169,7 @@ class ConsumerStream:
         finally:
             if reader is not None:
                 reader.cancel()
-            attaching.add_done_callback(self._detach)  # a cancelled stream may still be on its way in
+            attaching.add_done_callback(self._detach)  # a cancelled stream may still be attaching
 
     def _attach(self) -> int:
         wanted = self._wanted
@@ -231,18 +231,19 @@ class ConsumerStream:
                 await self.wake.wait()
 
     def _check_fill(self) -> None:
-        """Send nothing behind other full data: who is exactly at its cut must come again, and say what it has.
+        """Raise Unavailable if the increments would follow other full data than the consumer has.
 
-        Nor of a business that took the name of another one between the look at the position and the attachment.
+        A consumer exactly at the cut must connect again with its position. The check also finds a new business that
+        took this name between `check_position` and `attach`.
         """
         number, _ = fill = self._core.subscriptions.fill_of(self.business)
         if number != self._fill[0]:
-            raise Unavailable(f"{self.business}: it was removed, and has begun again")
+            raise Unavailable(f"{self.business}: the business was removed and created again")
         if fill != self._fill:
-            raise Unavailable(f"{self.business}: this mirror has begun to take the full data again")
+            raise Unavailable(f"{self.business}: this mirror takes the full data again")
 
     async def _next_frame(self) -> broker_pb2.DeliveryFrame | Presealed | None:
-        """Return what may go now, or None when the queue's end or the credit's is reached."""
+        """Return the next frame, or None at the end of the queue or of the credit."""
         room = self._room
         if room <= 0 or self._position >= self.tail:
             self._follows = self._position >= self.tail
@@ -273,7 +274,7 @@ class ConsumerStream:
         return broker_pb2.DeliveryFrame(increments=going, progress=position if beyond else 0)
 
     async def _shared_frame(self, room: int) -> Presealed | None:
-        """Return the bytes that others at this position get too; None = what goes now is for this consumer alone."""
+        """Return a frame shared with other consumers at this position; None means that this consumer needs its own."""
         if self._sent.waits or not self._frames.are_worth_it(self.business):
             return None
         position = self._position
@@ -296,17 +297,17 @@ class ConsumerStream:
 
     @property
     def _reads_here(self) -> bool:
-        """Whether no thread is worth it: what was committed just now is in memory, and no row of it is judged."""
+        """Whether reading needs no thread: the newest commit is in memory, and no row filter applies."""
         return self._follows and not self._where
 
     @property
     def _room(self) -> int:
-        """How many bytes a frame may have now."""
+        """How many bytes the next frame may have."""
         frame = DEGRADED_FRAME_BYTES if self._traffic.has_degraded(Lane.INCREMENTS) else FRAME_BYTES
         return min(frame, self._credit.balance, self.window.room)
 
     def _allows(self, nbytes: int, messages: int = 1) -> bool:
-        """Whether messages may be sent together; a single one that is larger than the window is sent alone."""
+        """Return whether these messages may be sent together. A message larger than the window is sent alone."""
         if messages > 1:
             return nbytes <= min(self._credit.balance, self.window.room)
         return self._credit.allows(nbytes) and (nbytes <= self.window.room or not self.window.outstanding)
@@ -316,7 +317,7 @@ class ConsumerStream:
         self.window.sent(nbytes, self._traffic.monotonic())
 
     def _frame_ahead(self, room: int) -> broker_pb2.DeliveryFrame | None:
-        """Return half messages that may be sent before they are decided; they are in memory."""
+        """Return half messages that are sent before their decision. They are in memory."""
         going: list[broker_pb2.Increment] = []
         for increment in self._core.subscriptions.read_ahead(self.business, self._sent, room):
             if not self._go(going, [increment]):
@@ -324,7 +325,7 @@ class ConsumerStream:
         return broker_pb2.DeliveryFrame(increments=going) if going else None
 
     def _go(self, going: list[broker_pb2.Increment], words: list[broker_pb2.Increment]) -> bool:
-        """Let words go if the credit allows it."""
+        """Add messages to the frame if the credit allows it; return whether it did."""
         price = sum(map(cost, words))
         if not self._allows(price):
             return False
@@ -346,7 +347,10 @@ class ConsumerStream:
     # -- from the consumer ---------------------------------------------------------------------------------------
 
     def _take(self, frame: broker_pb2.ConsumerFrame) -> None:
-        """Note what a consumer says of itself: in memory, logged later; not when a newer stream of it has come."""
+        """Record a consumer's acknowledgement and report in memory; the upkeep logs them later.
+
+        Ignore them once a newer stream of the group is attached.
+        """
         kept = frame.kept if frame.HasField("kept") else None
         reports = frame.HasField("unaccounted_rows") or frame.HasField("report")
         if not frame.acknowledge and kept is None and not reports:
@@ -354,7 +358,7 @@ class ConsumerStream:
         self._acknowledged = max(self._acknowledged, frame.acknowledge)
         current = self._core.subscriptions.acknowledge(self.business, self.group, self._token, frame.acknowledge, kept)
         if not current or self.transient:
-            return  # a reader of somebody else's: what it says is not the group's
+            return  # a transient reader does not speak for the group
         if frame.HasField("unaccounted_rows"):
             self._service_status.reports.say_unaccounted(self.business, self.group, frame.unaccounted_rows)
         if frame.HasField("report"):

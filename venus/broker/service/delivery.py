@@ -1,4 +1,4 @@
-"""The service that sends: increments from an offset on, and the full interface (VENUS 3.3, offset -1)."""
+"""The Delivery service: increments from an offset on, and the full data (VENUS 3.3, offset -1)."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from venus.wire import broker_pb2, broker_pb2_grpc
 
 
 class Stream(Protocol):
-    """What a stream is found by; it never changes."""
+    """The keys of a stream in `Streams`. They never change."""
 
     @property
     def business(self) -> str:
-        """The business that it reads."""
+        """The business that the stream reads."""
 
     @property
     def group(self) -> str:
-        """The group for which it reads."""
+        """The group for which the stream reads."""
 
     @property
     def transient(self) -> bool:
-        """Whether it is no group's: a reader who leaves no trace."""
+        """Whether the stream is a reader outside every group; its position is not kept."""
 
 
 S = TypeVar("S", bound=Stream)
 
 
 class Streams(Generic[S]):
-    """Changed in the event loop; `of_group` may be asked from any thread."""
+    """Index of streams by business and by group. Only the event loop changes it; `of_group` works in any thread."""
 
     def __init__(self) -> None:
         self._by_business: dict[str, dict[S, None]] = {}
@@ -53,14 +53,14 @@ class Streams(Generic[S]):
         return (stream for streams in self._by_business.values() for stream in streams)
 
     def add(self, stream: S) -> None:
-        """Take in a stream."""
+        """Add a stream."""
         self._by_business.setdefault(stream.business, {})[stream] = None
         if not stream.transient:
             who = stream.business, stream.group
             self._by_group[who] = (*self._by_group.get(who, ()), stream)
 
     def remove(self, stream: S) -> None:
-        """Let go of a stream that was added."""
+        """Remove a stream."""
         streams = self._by_business[stream.business]
         del streams[stream]
         if not streams:
@@ -74,11 +74,11 @@ class Streams(Generic[S]):
                 del self._by_group[who]
 
     def of_business(self, business: str) -> Collection[S]:
-        """Return those of a business, in the order in which they came."""
+        """Return the streams of a business, in the order in which they were added."""
         return self._by_business.get(business, {}).keys()
 
     def of_group(self, business: str, group: str) -> tuple[S, ...]:
-        """Return those of a consumer group: one, or its successor as well."""
+        """Return the streams of a consumer group: one, or two while a new stream replaces the old one."""
         return self._by_group.get((business, group), ())
 
 
@@ -106,11 +106,11 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                 stream.wake.set()
 
     def windows(self, business: str, group: str) -> Window | None:
-        """Return the window of a consumer group, None if it has no stream; from any thread."""
+        """Return the window of a consumer group, None if it has no stream. Works in any thread."""
         return next((stream.window for stream in self.streams.of_group(business, group)), None)
 
     def end_all(self) -> None:
-        """Tell every consumer that the broker stops."""
+        """End every stream because the broker stops."""
         for stream in self.streams:
             stream.end(Unavailable("the broker is stopping"))
 
@@ -121,7 +121,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             stream.end(error)
 
     def end_groups(self, business: str, error: VenusError) -> None:
-        """End the streams of consumer groups: their positions are logged elsewhere now."""
+        """End the streams of consumer groups, whose positions another broker or set logs now."""
         for stream in self.streams.of_business(business):
             if not stream.transient:
                 stream.end(error)
@@ -156,7 +156,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                     self._left(stream)
 
     def _refuse_namesake(self, wanted: broker_pb2.Open) -> None:
-        """Refuse a set while another one of its name pulls: one would move the positions of the other."""
+        """Refuse a set while another set of the same name pulls: each would move the other's positions."""
         for stream in self.streams.of_group(wanted.business, wanted.group):
             if wanted.set_id and stream.set_id and wanted.set_id != stream.set_id:
                 name = wanted.group.removeprefix(PULLS_AS)
@@ -166,14 +166,14 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                 )
 
     def _left(self, stream: ConsumerStream) -> None:
-        """Note that nobody speaks for a group any more; a successor may have come before its predecessor was gone."""
+        """Record that a group has no stream any more. A new stream may come before the old one has ended."""
         if not stream.transient and not self.streams.of_group(stream.business, stream.group):
             self.service_status.reports.left(stream.business, stream.group, now_us())
 
     async def OpenSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.OpenSnapshotRequest, context: Context
     ) -> broker_pb2.Snapshot | None:
-        """Make a snapshot at a cut."""
+        """Open a snapshot at a cut."""
         async with answering(context):
             self._gate.snapshot(request.business, request.holder)
             if request.holder:
@@ -188,7 +188,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         return None
 
     async def ReadSplit(self, request: broker_pb2.ReadSplitRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
-        """Send the chunks of one key range; the next one is read while one is on its way."""
+        """Send the chunks of one key range. The next chunk is read while one is being sent."""
         async with answering(context):
             chunks = Chunks(self.core, self.bridge, request)
             business = self.core.full_data.business_of(request.snapshot_id)
@@ -203,7 +203,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     async def SumSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: Context
     ) -> broker_pb2.SnapshotTotals | None:
-        """Sum up what a load must have got."""
+        """Return the totals that a complete load must match."""
         async with answering(context):
             return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.sums, request.snapshot_id)
         return None
@@ -219,9 +219,9 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     async def CloseSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: Context
     ) -> broker_pb2.Empty | None:
-        """Let a snapshot go."""
+        """Close a snapshot."""
         async with answering(context):
-            # it may remove many files
+            # closing may remove many files
             await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.close, request.snapshot_id)
             return broker_pb2.Empty()
         return None

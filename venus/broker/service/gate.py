@@ -1,4 +1,4 @@
-"""Who may come in: a broker on its own lets everybody in, one of a cluster says who leads."""
+"""Admission of clients: a standalone broker admits all of them, a broker of a cluster redirects to the leader."""
 
 from __future__ import annotations
 
@@ -7,62 +7,62 @@ from typing import Protocol
 
 
 class Gate(Protocol):
-    """In the service's event loop."""
+    """Admits or redirects clients. Used in the service's event loop."""
 
     async def producer(self, business: str) -> None:
-        """Let a producer in; the business is made if need be. Raises NotLeader, Unavailable."""
+        """Admit a producer; create the business if needed. Raises NotLeader, Unavailable."""
 
     def consumer(self, business: str) -> None:
-        """Let a consumer group in, whose position is logged. Raises NotLeader, Unavailable."""
+        """Admit a consumer group, whose position is logged. Raises NotLeader, Unavailable."""
 
     def snapshot(self, business: str, holder: str) -> None:
-        """Let a snapshot be made; whoever names himself relies on the queue behind it. Raises NotLeader."""
+        """Admit a snapshot. A named holder relies on the queue behind the snapshot. Raises NotLeader."""
 
     def reader(self, business: str) -> None:
-        """Let somebody in who only looks. Raises NotLeader if this broker has nothing of the business."""
+        """Admit a client that only reads. Raises NotLeader if this broker has no replica of the business."""
 
     def term(self, business: str) -> int:
-        """Return the term in which this broker leads, as far as it knows; 0 = it does not, or needs none."""
+        """Return the term in which this broker leads, as far as it knows; 0 if it does not lead or has no cluster."""
 
     async def led(self, business: str, term: int) -> None:
-        """Return once it is certain that this broker led in a term when this was called. Raises Unavailable.
+        """Confirm that this broker led in the term at the time of the call. Raises Unavailable.
 
-        Whoever leads no more, and has not heard of it, lacks what others have acknowledged.
+        A deposed leader that does not know it yet lacks entries that the new leader has acknowledged.
         """
 
     async def forget(self, business: str) -> bool:
-        """Let a whole cluster forget a business; False = it is this broker's alone, which forgets it by itself."""
+        """Remove a business from the whole cluster. False means that only this broker has it and must remove it."""
 
     async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
-        """Note that a group's target was compared and repaired after unclean elections; return who still is to be."""
+        """Record that a group's target was repaired after unclean elections; return the groups still to compare."""
 
 
 class OpenGate:
-    """Lets everybody in."""
+    """The gate of a standalone broker: it admits every client."""
 
     async def producer(self, business: str) -> None:
-        """Let a producer in."""
+        """Admit a producer."""
 
     def consumer(self, business: str) -> None:
-        """Let a consumer group in."""
+        """Admit a consumer group."""
 
     def snapshot(self, business: str, holder: str) -> None:
-        """Let a snapshot be made."""
+        """Admit a snapshot."""
 
     def reader(self, business: str) -> None:
-        """Let everybody look."""
+        """Admit a reader."""
 
     def term(self, business: str) -> int:
-        """Nobody else could lead."""
+        """Return 0: a standalone broker has no terms."""
         return 0
 
     async def led(self, business: str, term: int) -> None:
-        """Nobody else could lead."""
+        """Return at once: no other broker could lead."""
 
     async def forget(self, business: str) -> bool:
-        """Leave it to the broker."""
+        """Return False: only this broker has the business."""
         return False
 
     async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
-        """Nothing is ever lost by a broker on its own."""
+        """Return no groups: a standalone broker has no elections."""
         return []

@@ -1,4 +1,4 @@
-"""What a browser and Prometheus see of a broker: /, /status.json, /metrics, /health, /alarms; in its own loop."""
+"""The HTTP server of a broker: /, /status.json, /metrics, /health and /alarms."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from venus.broker.service.service_status import Health, ServiceStatus
 from venus.errors import ConfigError, Unproven, VenusError
 from venus.security.files import HttpContext
 
-#: Why the broker cannot work, or nothing, and the alarms with which it can.
+#: A health check result: why the broker cannot work ("" if it can), and its alarms.
 Look = tuple[str, list[str]]
 
-#: What was seen so long ago is not answered any more; whoever finds it half as old has it looked at again meanwhile.
+#: A health check result is valid for so long. A request that finds one half as old also starts a new check.
 FRESH_S = 1.0
 
 
 class RecentHealth:
-    """The newest look, in the event loop. Whoever asks seldom has the broker looked at each time."""
+    """Cache of the newest health check. A probe does not wait for a long loop turn while the result is fresh."""
 
     def __init__(self, look: Callable[[], Awaitable[Look]], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._look, self._monotonic = look, monotonic
         self._newest: Look | None = None
-        self._began = 0.0  # the look that `_newest` is from
+        self._began = 0.0  # when the check behind `_newest` began
         self._again: asyncio.Task[Look] | None = None
 
     async def answer(self) -> Look:
-        """Return it. Raises what the look raises, unless it was made beforehand."""
+        """Return a fresh result. Raises what the check raises, unless the result was cached."""
         age_s = self._monotonic() - self._began
         if self._newest is None or age_s >= FRESH_S:
             return await self._look_now()
@@ -60,27 +60,27 @@ class RecentHealth:
 
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-#: Nothing is loaded from anywhere else, nothing in the page itself is code, and no other page may frame it.
+#: The page loads nothing from other hosts, has no inline code, and no other page may frame it.
 PAGE_HEADERS = HEADERS | {
     "Content-Security-Policy": "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-#: What the page consists of, in the folder `page`.
+#: The files of the page, in the folder `page`.
 PARTS = {
     "page.css": "text/css",
     "icon.svg": "image/svg+xml",
     **dict.fromkeys(("page.js", "business.js", "charts.js", "network.js", "show.js", "traffic.js"), "text/javascript"),
 }
 STOP_TIMEOUT_S = 2
-#: A browser asks for a name, which may be any, and a password, which is the token.
+#: A browser asks for a name, which is ignored, and a password, which is the token.
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="VENUS: any name, and a token as the password", charset="UTF-8"'}
 
 Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Pages:
-    """The answers."""
+    """The request handlers."""
 
     def __init__(self, bridge: LoopBridge, service_status: ServiceStatus, health: Health, access: Access) -> None:
         self._bridge, self._service_status, self._health = bridge, service_status, health
@@ -105,7 +105,7 @@ class Pages:
         )
 
     def _for_viewers(self, answer: Answer) -> Answer:
-        """Return what asks who it is first, if TLS is on."""
+        """Wrap a handler with the access check that applies if TLS is on."""
 
         async def asked(request: Request) -> Response:
             refusal = self._refusal(request)
@@ -123,14 +123,14 @@ class Pages:
         return HTMLResponse(self._page, headers=PAGE_HEADERS)
 
     async def part(self, request: Request) -> Response:
-        """Return a file that the page consists of."""
+        """Return one file of the page."""
         name = request.path_params["name"]
         if name not in PARTS:
             return PlainTextResponse("there is no such file\n", status_code=404, headers=HEADERS)
         return Response(self._parts[name], media_type=PARTS[name], headers=PAGE_HEADERS)
 
     async def status(self, _: Request) -> Response:
-        """Return the status as JSON: the Admin service's message, by protobuf's JSON mapping."""
+        """Return the status as JSON: the message of the Admin service in protobuf's JSON mapping."""
         try:
             status = await self._bridge.blocking(Lane.DETAILS, self._service_status.status)
         except VenusError as error:
@@ -144,7 +144,7 @@ class Pages:
         return JSONResponse(body, headers=HEADERS)
 
     async def history(self, _: Request) -> Response:
-        """Return the last hours: moments in Unix seconds, and for each figure its values there."""
+        """Return the history: points in time in Unix seconds, and the values of each figure at them."""
         watch = self._service_status.watch
         if watch is None:
             return JSONResponse({"times": [], "series": [], "left_out": 0}, headers=HEADERS)
@@ -170,10 +170,10 @@ class Pages:
         )
 
     async def health(self, request: Request) -> Response:
-        """Return 503 with the reason if the broker cannot work; 200 with ok, or with what else needs somebody.
+        """Return 503 with the reason if the broker cannot work, else 200 with "ok" or with the alarms.
 
-        A halted table is no reason to start a broker again: whoever restarts what is not healthy asks here. With TLS,
-        whoever has no role learns one word: probes of orchestrators have none.
+        Orchestrators restart a broker that is not healthy, and a halted table is no reason for a restart. With TLS, a
+        client without a role gets one word, because probes of orchestrators have no role.
         """
         reason, alarms = self._health.look() if self._health.stopping else await self._recent.answer()
         if self.access.files is not None and self._refusal(request) is not None:
@@ -186,7 +186,7 @@ class Pages:
         return await self._bridge.blocking(Lane.CONTROL, self._health.look)
 
     async def alarms(self, _: Request) -> Response:
-        """Return 200 if nothing needs somebody, else 503 with a line for each thing that does."""
+        """Return 200 if there is no alarm, else 503 with one line for each alarm."""
         reason, alarms = await self._look()
         found = [reason] if reason else alarms
         return PlainTextResponse(
@@ -195,7 +195,7 @@ class Pages:
 
 
 def refused(error: VenusError) -> Response:
-    """Return 401, for which a browser asks for a token, or 403 for somebody whose role is not enough."""
+    """Return 401, which makes a browser ask for a token, or 403 if the role of the client is not enough."""
     if isinstance(error, Unproven):
         return PlainTextResponse(f"{error}\n", status_code=401, headers=HEADERS | CHALLENGE)
     return PlainTextResponse(f"{error}\n{error.hint}\n", status_code=403, headers=HEADERS)
@@ -225,7 +225,7 @@ class Http:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address on which the server listens."""
         host, port = self._socket.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -234,7 +234,7 @@ class Http:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     async def stop(self) -> None:
-        """End the connections."""
+        """End all connections and close the socket."""
         self._server.end()
         if self._task is not None:
             await self._task

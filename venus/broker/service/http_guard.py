@@ -1,9 +1,8 @@
-"""HTTP connections are few and short: whoever does not finish asking, or does not take the answer, is let go.
+"""Limits of the HTTP server: the number of connections, and the time for a request, an answer and a handshake.
 
-uvicorn has no time-out for a request that never ends, and no limit of connections; a few hundred of them would hold
-the descriptors that gRPC and the store need. A TLS handshake is bounded likewise, in time by the loop
-(venus/rpc/event_loop.py). And uvicorn wakes ten times a second, for a clock in its answers that here is
-looked at when somebody asks.
+uvicorn has no time-out for a request that never ends, and no limit of connections. A few hundred idle connections
+would hold the descriptors that gRPC and the store need. TLS handshakes are limited too; the loop limits their time
+(venus/rpc/event_loop.py). uvicorn also wakes ten times a second to update the Date header; here each request sets it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS_MAX = 64
-#: Connections whose TLS handshake has not ended.
+#: Limit of connections whose TLS handshake has not ended.
 HANDSHAKES_MAX = 32
-#: What each TLS connection has for what it reads: a record. asyncio takes 256 KiB, which stay until the garbage of
-#: closed connections is collected, and requests have no bodies. The name is private: another version may ignore it.
+#: The read buffer of each TLS connection: one record. asyncio's default is 256 KiB, which stay allocated until closed
+#: connections are garbage-collected. Requests have no bodies. The name is private: another version may ignore it.
 READ_BYTES = 16 << 10
 sslproto.SSLProtocol.max_size = READ_BYTES
-#: From the first byte, or the last answer, to the end of a request's head.
+#: Time-out from the first byte, or the last answer, to the end of a request's head.
 HEAD_S = 5.0
-#: From the head to the end of the answer, and until the client has taken it.
+#: Time-out from the head to the end of the answer, and until the client has read it.
 ANSWER_S = 30.0
 
 
@@ -44,9 +43,9 @@ def _certificate_of(transport: asyncio.Transport) -> bytes | None:
 
 
 class GuardedListener(socket.socket):
-    """A listening socket; where too many handshakes have not ended, the oldest of them makes room.
+    """A listening socket that closes the oldest unfinished handshake when there are too many.
 
-    A protocol learns of a connection only after its handshake, so these are counted where they are accepted.
+    A protocol learns of a connection only after its handshake, so `accept` counts the handshakes.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -55,9 +54,9 @@ class GuardedListener(socket.socket):
         self._ending: list[socket.socket] = []
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection, for asyncio, which accepts all that wait in one turn of its loop.
+        """Accept a connection. asyncio accepts all waiting connections in one turn of its loop.
 
-        Those that made room are closed by the loop in its next turn: until then others wait in the kernel.
+        The loop closes the displaced connections in its next turn. Until then new ones wait in the kernel.
         """
         self._ending = [one for one in self._ending if one.fileno() >= 0]
         if len(self._ending) >= HANDSHAKES_MAX:
@@ -78,7 +77,7 @@ class GuardedListener(socket.socket):
 
 
 class GuardedProtocol(H11Protocol):
-    """uvicorn's protocol with time-outs; when there are too many, the one that has dawdled longest makes room."""
+    """uvicorn's protocol with time-outs. With too many connections, the one idle longest is closed."""
 
     #: All connections of this process, the oldest first.
     _all: dict[GuardedProtocol, None] = {}  # shared on purpose
@@ -86,7 +85,7 @@ class GuardedProtocol(H11Protocol):
     _serving = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or refuse it if all others are being answered."""
+        """Accept a connection, or refuse it if all others are being answered."""
         super().connection_made(transport)
         raw = transport.get_extra_info("socket")
         listener = getattr(self.config, "listener", None)
@@ -103,14 +102,14 @@ class GuardedProtocol(H11Protocol):
         self._within(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection from the list."""
         self._all.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Go on; bytes that do not end a request's head buy no time."""
+        """Process bytes. Bytes that do not end a request's head do not extend the deadline."""
         date = (b"date", formatdate(usegmt=True).encode())
         self.server_state.default_headers = [date, *self.config.encoded_headers]
         super().data_received(data)
@@ -119,7 +118,7 @@ class GuardedProtocol(H11Protocol):
             self._within(ANSWER_S)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the client to take the answer."""
+        """Set the deadline of the next request, or of the client to read the answer."""
         self._serving = False
         self._within(ANSWER_S if self.transport.get_write_buffer_size() else HEAD_S)
         super().on_response_complete()
@@ -135,13 +134,13 @@ class GuardedProtocol(H11Protocol):
 
 
 class GuardedConfig(uvicorn.Config):
-    """uvicorn's configuration, which its protocols know, with the socket that they come from."""
+    """uvicorn's configuration with the listening socket, so that protocols can reach it."""
 
     listener: GuardedListener | None = None
 
 
 class GuardedServer(uvicorn.Server):
-    """uvicorn without its own signal handlers, for the process has one place for these, and without its ticks."""
+    """uvicorn without its signal handlers, which the process installs itself, and without its periodic ticks."""
 
     def __init__(self, config: GuardedConfig) -> None:
         super().__init__(config)
@@ -149,7 +148,7 @@ class GuardedServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them to the process."""
+        """Leave signals to the process."""
         yield
 
     async def main_loop(self) -> None:
@@ -157,6 +156,6 @@ class GuardedServer(uvicorn.Server):
         await self._ended.wait()
 
     def end(self) -> None:
-        """Let `serve` return when what was asked is answered."""
+        """Make `serve` return once all requests are answered."""
         self.should_exit = True
         self._ended.set()

@@ -1,4 +1,13 @@
-"""The service that receives: who may produce for a business, one at a time (VENUS 3.2, 3.3)."""
+"""The Ingest service: admits one producer at a time for each business (VENUS 3.2, 3.3).
+
+A producer is live as long as its stream. A killed process loses its stream at once; a frozen or unreachable machine
+stops answering keepalive and loses it after that time. A newcomer waits at most that long: until the stream ends, or
+until the current producer sends something, which a working producer does with every heartbeat. Only the broker's
+monotonic clock decides.
+
+`ask_for_reviews` sends reviews of undecided half messages on the live stream of the current epoch. Only delivered
+reviews count; without a producer no review is sent and no half message is discarded.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +34,15 @@ from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import checked
 from venus.wire import broker_pb2, broker_pb2_grpc
 
-#: Between two looks at the holder.
+#: Between two checks of the current producer.
 LOOK_S = 0.05
 
 
 class Holder(Protocol):
-    """The stream of a producer."""
+    """The stream of the current producer."""
 
     init: broker_pb2.Init
-    #: When it came, Unix seconds.
+    #: When it connected, Unix seconds.
     since: float
     #: When its last frame arrived, on the monotonic clock.
     heard_at: float
@@ -45,7 +54,7 @@ class Holder(Protocol):
 
 
 def must_wait(holder: Holder | None, init: broker_pb2.Init) -> bool:
-    """Say whether a holder is in the way of who comes now."""
+    """Return whether a new producer must wait for the current one."""
     if holder is None or holder.ending or init.take_over:
         return False
     if init.owner and init.owner == holder.init.owner:
@@ -60,7 +69,7 @@ async def wait_for_turn(
     patience_s: float,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Return when nobody is in the way. Raises Held as soon as it is known that somebody is, and lives."""
+    """Wait until no other producer is in the way. Raises Held as soon as another one is known to be alive."""
     asked_at = monotonic()
     while (holder := live.get(init.business)) is not None and must_wait(holder, init):
         if holder.heard_at > asked_at or monotonic() - asked_at >= patience_s:
@@ -116,10 +125,10 @@ class Ingest(broker_pb2_grpc.IngestServicer):
                     self.core.producers.leave(init.business)
 
     async def _admit(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
-        """Let a producer in, one at a time. Raises Held while another one lives."""
+        """Admit a producer, one at a time. Raises Held while another one is alive."""
         while True:
             await wait_for_turn(self.live, init, patience_s=self._patience_s)
-            # of this business alone: it may wait for a leader, or for followers, while others go on
+            # one lock for each business: opening may wait for a leader or for followers
             async with self._doors.setdefault(init.business, asyncio.Lock()):
                 if not must_wait(self.live.get(init.business), init):
                     return await self._open(context, init)
@@ -159,7 +168,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
 
     @contextmanager
     def overruled(self, business: str, batch_no: int) -> Iterator[None]:
-        """Run an operator's decision: the epoch that it raises ends the live stream, and fences nobody."""
+        """Run an operator's decision. It raises the epoch, which ends the live stream with Unavailable, not Fenced."""
         stream = self.live.get(business)
         error = Unavailable(f"an operator has decided half message {batch_no} of {business}: connect again")
         if stream is not None:
@@ -174,7 +183,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
             stream.end(error)
 
     def end_all(self) -> None:
-        """Tell every producer that the broker stops."""
+        """End every stream because the broker stops."""
         for stream in list(self.live.values()):
             stream.end(Unavailable("the broker is stopping"))
 
@@ -182,23 +191,23 @@ class Ingest(broker_pb2_grpc.IngestServicer):
 logger = logging.getLogger(__name__)
 
 REVIEW_EVERY_S = 0.25
-#: The same while nothing is undecided, unless a first review comes sooner behind its half message than four of these.
+#: The same while nothing is undecided; less if a first review is due within four of these intervals.
 QUIET_EVERY_S = 1.0
 
 
 async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, first_s: float) -> None:
-    """Run for ever; `first_s` = how long after a half message its first review is due."""
+    """Send due reviews until cancelled. `first_s` is the time from a half message to its first review."""
     quiet_s = max(REVIEW_EVERY_S, min(QUIET_EVERY_S, first_s / 4))
     while True:
         await asyncio.sleep(REVIEW_EVERY_S if core.producers.has_undecided else quiet_s)
         if not core.producers.has_undecided:
-            continue  # the usual case costs no thread a turn
+            continue  # the usual case uses no thread
         try:
             due = await bridge.blocking(Lane.CONTROL, core.producers.due_reviews)
         except VenusError as error:
             logger.warning("reviews: %s", error)
             continue
-        except Exception:  # without this task nobody would be asked any more
+        except Exception:  # without this task no reviews would be sent
             logger.exception("the broker could not find out which reviews are due")
             continue
         for business, epoch, halves in due:

@@ -1,8 +1,8 @@
-"""Which half messages a producer's stream takes next, and which are asked for again. Pure.
+"""State machine of a producer's stream: which half messages it takes next, and which it asks for again. Pure.
 
-After a half message was damaged or refused, nothing above it is taken until it comes: it is *expected*. Its producer
-sends again whatever it has not been told to be on disk, and nothing else. So what is on disk is never expected: a
-refused copy of it would be waited for for good, and everything above it skipped.
+After a damaged or refused half message the stream takes nothing above it until it comes again: it is *expected*. The
+producer sends again exactly the half messages that are not acknowledged as on disk. So a half message on disk must
+never be expected: the stream would wait for it for ever and skip everything above it.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ class Intake:
     """The numbers of one stream."""
 
     def __init__(self, through: int) -> None:
-        self.through = through  # on disk; the producer is told, or knows
+        self.through = through  # on disk and acknowledged
         self.newest = through  # handed to the core
-        self.expected: int | None = None  # nothing above it is taken
+        self.expected: int | None = None  # the stream takes nothing above it
         self._submitted = 0
-        self._void_through = 0  # submissions up to here were made before the newest request to send again
+        self._void_through = 0  # submissions up to here came before the newest request to send again
 
     def takes(self, batch_no: int) -> bool:
-        """Whether a half message is taken now. One above the expected one comes again."""
+        """Return whether the stream takes a half message now. One above the expected one comes again."""
         return self.expected is None or batch_no <= self.expected
 
     def arrived(self, batch_no: int) -> None:
-        """Take note that a half message has come undamaged."""
+        """Record that a half message arrived undamaged."""
         if batch_no == self.expected:
             self.expected = None
 
     def submitted(self, newest: int = 0) -> int:
-        """Take note that something goes to the core, half messages up to `newest`; return its number."""
+        """Record a submission to the core with half messages up to `newest`; return its number."""
         self.newest = max(self.newest, newest)
         self._submitted += 1
         return self._submitted
 
     def is_void(self, number: int) -> bool:
-        """Whether a submission was made before the newest request to send again, which covers it."""
+        """Return whether a newer request to send again covers a submission."""
         return number <= self._void_through
 
     def again(self, batch_no: int) -> int:
@@ -45,14 +45,14 @@ class Intake:
         return self.expected
 
     def persisted(self, through: int) -> None:
-        """Take note of what is on disk."""
+        """Record that half messages up to `through` are on disk."""
         self.through = max(self.through, through)
         self.newest = max(self.newest, self.through)
         if self.expected is not None:
             self.expected = max(self.expected, self.through + 1)
 
     def rolled_back(self, batch_no: int) -> None:
-        """Take note that every half message from this one on is gone; the number may be used again."""
+        """Record that every half message from this one on was rolled back; the number may be used again."""
         self.expected = None
         self.through = min(self.through, batch_no - 1)
         self.newest = min(self.newest, batch_no - 1)

@@ -1,7 +1,7 @@
-"""The one interceptor of the gRPC port: every call of every service passes it (access.py has the rules).
+"""The interceptor of the gRPC port: it checks every call of every service (access.py has the rules).
 
-A stream is judged twice: when it begins, and when its first frame says which business and group it is for. A method
-that venus.security.roles does not list is refused once TLS is on.
+A stream is checked twice: when it begins, and when its first frame names the business and group. With TLS, a method
+that venus.security.roles does not list is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from venus.errors import ProtocolError
 from venus.security.roles import CALLS, Call
 from venus.wire import broker_pb2, replica_pb2
 
-#: From the begin of a stream to its first frame, which says who speaks for what.
+#: Time-out from the start of a stream to its first frame, which names business and group.
 FIRST_FRAME_S = 10.0
 OWN = {
     service.full_name: service
@@ -62,7 +62,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return _like(handler, self._unary(method, call, serve, GetMessageClass(found.input_type)))
 
     async def _admitted(self, method: str, call: Call, context: Any) -> Peer | None:
-        """Return who calls, None for one that was refused and has gone already."""
+        """Return the caller, None if the call was refused."""
         async with answering(context):
             peer = self._access.peer_of(context)
             self._access.judge(peer, method, call)
@@ -70,7 +70,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return None
 
     def _foreign(self, method: str, call: Call, serve: Serve) -> Serve:
-        """Guard health checks: nothing in the request is looked at."""
+        """Guard health checks, whose requests name no business."""
 
         async def guarded(request: Any, context: Any) -> Any:
             if await self._admitted(method, call, context) is not None:
@@ -80,7 +80,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _generating(self, method: str, call: Call, serve: Callable[..., Any]) -> Callable[..., Any]:
-        """Guard reflection: the same."""
+        """Guard reflection in the same way."""
 
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             if await self._admitted(method, call, context) is not None:
@@ -117,7 +117,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
 
 class FirstFrame:
-    """A stream's context whose first read is bounded in time and judged; afterwards it is the context itself."""
+    """A stream's context with a time-out and a check on the first read; later reads pass through."""
 
     def __init__(self, context: Any, judge: Callable[[Message], None], timeout_s: float) -> None:
         self._context, self._judge, self._timeout_s = context, judge, timeout_s
@@ -143,7 +143,7 @@ def _parsed(kind: type[Message], data: bytes) -> Message:
     try:
         return kind.FromString(data)
     except DecodeError:
-        return kind()  # it names nothing, and the handler says what is wrong with it
+        return kind()  # it names no business, and the handler reports the error
 
 
 def _like(handler: Handler, serve: Callable[..., Any]) -> Handler:

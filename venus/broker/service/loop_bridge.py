@@ -1,10 +1,8 @@
-"""From the commit thread to the service's event loop, and back to threads for blocking calls.
+"""Calls from threads into the service's event loop, and blocking calls from the loop to threads.
 
-A wake-up of the loop costs a system call and a turn of the interpreter lock, so calls are collected: the first one
-wakes the loop, those that come until it runs ride along; a thread that has several to make has them go `together`.
-Blocking calls have lanes with threads of their own, so that
-what keeps the system alive never waits behind what is merely large: four reads of full data that took 3 s each held
-/health for 2.9 s when all calls shared four threads.
+A wake-up of the loop costs a system call and a turn of the interpreter lock, so calls are collected. The first one
+wakes the loop, which then runs all calls posted until that moment. A thread with several calls posts them `together`.
+Each lane of blocking calls has its own threads, so that heartbeats and health checks never wait for large reads.
 """
 
 from __future__ import annotations
@@ -35,22 +33,22 @@ class LoopBridge:
         self._loop = loop
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._woken = False
-        self._together = 0  # the thread that has more to say
+        self._together = 0  # the thread that is inside `together`
         self._pools = {
             lane: ThreadPoolExecutor(threads, f"venus-{lane.label.replace(' ', '-')}")
             for lane, threads in THREADS.items()
         }
-        self._calls_of = dict.fromkeys(Lane, 0)  # that wait or run
+        self._calls_of = dict.fromkeys(Lane, 0)  # calls that wait or run
 
     def post(self, call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
-        """Run `call` in the loop, in the order of posting; from any thread."""
+        """Run `call` in the loop, in the order of posting. Works in any thread."""
         self._calls.append((call, args))
         if get_ident() != self._together:
             self._wake()
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Wake the loop once for all calls that this thread posts inside. For one thread only."""
+        """Wake the loop once for all calls that this thread posts inside. Only one thread may use this."""
         self._together = get_ident()
         try:
             yield
@@ -64,7 +62,7 @@ class LoopBridge:
             self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self._run)
-            except RuntimeError:  # the loop has ended: nobody is left to tell
+            except RuntimeError:  # the loop has ended
                 self._calls.clear()
 
     def _run(self) -> None:
@@ -73,7 +71,7 @@ class LoopBridge:
             call, args = self._calls.popleft()
             try:
                 call(*args)
-            except Exception:  # those behind it are others'
+            except Exception:  # the calls behind it must still run
                 logger.exception("a call into the event loop failed")
 
     def when_done(self, future: Future[T], call: Callable[[Future[T]], object]) -> None:
@@ -81,7 +79,7 @@ class LoopBridge:
         future.add_done_callback(lambda done: self.post(call, done))
 
     async def blocking(self, lane: Lane, call: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
-        """Run a blocking call in its lane; if it answers with a future of the core, wait for that too."""
+        """Run a blocking call in its lane. If it returns a future of the core, await that too."""
         self._calls_of[lane] += 1
         try:
             answer = await self._loop.run_in_executor(self._pools[lane], call, *args)
@@ -92,12 +90,12 @@ class LoopBridge:
     async def opened(
         self, lane: Lane, close: Callable[[T], object], call: Callable[P, T], *args: P.args, **_: P.kwargs
     ) -> T:
-        """Run a blocking call that opens something; it is closed again if nobody waits for it any more by then."""
+        """Run a blocking call that opens something. If the caller was cancelled meanwhile, close it again."""
         opening = asyncio.ensure_future(self.blocking(lane, call, *args, **_))
 
         def unwanted(done: asyncio.Future[T]) -> None:
             if not done.cancelled() and done.exception() is None:
-                with suppress(RuntimeError):  # the lanes are closed: the broker stops
+                with suppress(RuntimeError):  # the lanes are closed because the broker stops
                     self.behind(lane, close, done.result())
 
         try:
@@ -107,15 +105,15 @@ class LoopBridge:
             raise
 
     def load(self, lane: Lane) -> tuple[int, int]:
-        """Return how many calls of a lane run, and how many wait."""
+        """Return how many calls of a lane run and how many wait."""
         threads, calls = THREADS.get(lane, 1), self._calls_of[lane]
         return min(calls, threads), max(0, calls - threads)
 
     def behind(self, lane: Lane, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run a blocking call without waiting: for the clean-up of streams that were cancelled."""
+        """Run a blocking call without waiting for it. Cancelled streams clean up this way."""
         self._pools[lane].submit(call, *args, **kwargs)
 
     def close(self) -> None:
-        """Wait for the calls of every lane."""
+        """Wait for the calls of every lane and stop its threads."""
         for pool in self._pools.values():
             pool.shutdown(wait=True)

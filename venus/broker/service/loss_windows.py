@@ -1,4 +1,4 @@
-"""What unclean elections may have lost stays in the records of the businesses that this broker leads, until closed."""
+"""Losses of unclean elections, kept in the coordinator's records of the businesses that this broker leads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOK_EVERY_S = 0.05
 
 
 class LossWindows:
-    """In the host's loop."""
+    """Keeps loss windows in the records until every group is repaired. Used in the host's loop."""
 
     def __init__(self, core: Core, shared: ReplicatedLogs, host: Host, coordination: Coordination) -> None:
         self._core, self._shared, self._host, self._coordination = core, shared, host, coordination
@@ -34,7 +34,7 @@ class LossWindows:
         self._shown: dict[str, Leadership] = {}
 
     def tick(self) -> None:
-        """Bring the records up to what the logs say."""
+        """Update the records from the logs."""
         for name, replica in self._host.replicas.items():
             known = replica.known
             if not replica.leads or known is None or not known.unclean_terms:
@@ -58,9 +58,9 @@ class LossWindows:
         self._coordination.swap(known, after)
 
     async def close(self, business: str, group: str, terms: Collection[int]) -> list[str]:
-        """Note that a group's target equals source and full data; return the groups that are still to be compared.
+        """Record that a group's target equals source and full data; return the groups still to compare.
 
-        Raises NotLeader, Unavailable; Refused while the producer has not said what is missing.
+        Raises NotLeader, Unavailable; Refused until the producer has reported what is missing.
         """
         end = time.monotonic() + CLOSE_WAIT_S
         while time.monotonic() < end:
@@ -71,7 +71,7 @@ class LossWindows:
             if open_terms := set(terms) & set(losses.doubted(known)):
                 raise Refused(
                     f"{business}: what the unclean election of term {min(open_terms)} lost is not known yet",
-                    hint="`venus sync` tells it; then compare again",
+                    hint="`venus sync` reports it; then compare again",
                 )
             groups = _groups(self._core.catalogue.known(business))
             after = losses.verified(known, group, terms, groups)
@@ -83,6 +83,6 @@ class LossWindows:
 
 
 def _groups(business: Business) -> list[str]:
-    """Return the groups that have targets here; transient readers and the sets below have none."""
+    """Return the groups that have targets here. Transient readers and downstream sets have none."""
     with business.lock:
         return targets_of(business.consumers)

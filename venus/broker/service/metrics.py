@@ -1,4 +1,4 @@
-"""Prometheus metrics of a broker, computed from its status when they are asked for."""
+"""Prometheus metrics of a broker, computed from its status on each request."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from venus.rpc.reports import decode
 from venus.wire import broker_pb2
 
 _MIRROR_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.MirrorStatus], float]], ...] = (
-    ("venus_mirror_lag_offsets", "Offsets that the set above has and this one has not", lambda m: m.lag),
-    ("venus_mirror_lag_seconds", "For how long it has not had everything", lambda m: m.lag_ms / 1000),
+    ("venus_mirror_lag_offsets", "Offsets that the set above has and this one lacks", lambda m: m.lag),
+    ("venus_mirror_lag_seconds", "How long this set has been behind the set above", lambda m: m.lag_ms / 1000),
     (
         "venus_mirror_hop_seconds",
         "From the commit at the home until visible here, newest batch",
         lambda m: m.hop_ms / 1000,
     ),
-    ("venus_mirror_following", "1 while it follows the set above", lambda m: float(m.state == "following")),
-    ("venus_mirror_predicates", "Tables of which some rows only are mirrored", lambda m: float(len(m.where))),
-    ("venus_mirror_away", "1 while it comes from another set than the nearest", lambda m: float(bool(m.nearest))),
-    ("venus_mirror_cut_off", "1 while nobody of the set above answers", lambda m: float(m.state == "cut off")),
+    ("venus_mirror_following", "1 while this set follows the set above", lambda m: float(m.state == "following")),
+    ("venus_mirror_predicates", "Tables of which only some rows are mirrored", lambda m: float(len(m.where))),
+    ("venus_mirror_away", "1 while it is pulled from another set than the nearest", lambda m: float(bool(m.nearest))),
+    ("venus_mirror_cut_off", "1 while no broker of the set above answers", lambda m: float(m.state == "cut off")),
 )
 
 
 def mirror_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
-    """Return every family; none at the home."""
+    """Yield the families of mirrors; none at the home."""
     rows = [(entry.business, entry.mirror) for entry in status.businesses if entry.HasField("mirror")]
     if not rows:
         return
@@ -53,7 +53,7 @@ def mirror_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
     yield fills
 
 
-#: name, help, and how to read it off a business's status.
+#: Name, help text, and how to read the value from a business's status.
 BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], float]], ...] = (
     ("venus_next_offset", "Offset that the next committed change gets", lambda b: b.next_offset),
     ("venus_log_start", "First offset that increments can be read from", lambda b: b.log_start),
@@ -67,34 +67,34 @@ BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], flo
     ("venus_last_scrub_seconds", "Unix time of the end of the last scrub", lambda b: b.last_scrub_at_us / 1e6),
     ("venus_producer_connected", "1 while a producer is connected", lambda b: float(bool(b.producer))),
     ("venus_halves", "Half messages without a decision", lambda b: b.halves_total),
-    ("venus_alarms", "Alarms that stand", lambda b: len(b.alarms)),
-    ("venus_tables", "Tables that anything was committed of", lambda b: b.tables_total),
+    ("venus_alarms", "Active alarms", lambda b: len(b.alarms)),
+    ("venus_tables", "Tables with committed changes", lambda b: b.tables_total),
 )
 
-#: Of businesses that are replicated.
+#: Gauges of replicated businesses.
 REPLICATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ReplicationStatus], float]], ...] = (
     ("venus_term", "Leadership of the business", lambda r: r.term),
     ("venus_leads", "1 if this broker leads the business", lambda r: float(bool(r.mode))),
     ("venus_high_watermark", "Newest log entry that is safe, as this broker knows", lambda r: r.high),
     ("venus_log_end", "Index that the next entry of this broker's log gets", lambda r: r.log_end),
-    ("venus_in_sync_replicas", "Replicas that have everything", lambda r: sum(x.in_sync for x in r.replicas)),
-    ("venus_replicas", "Replicas that there shall be", lambda r: len(r.replicas)),
+    ("venus_in_sync_replicas", "Replicas that are in sync", lambda r: sum(x.in_sync for x in r.replicas)),
+    ("venus_replicas", "Configured replicas", lambda r: len(r.replicas)),
     ("venus_loss_windows", "Unclean elections whose losses are not repaired", lambda r: len(r.losses)),
     (
         "venus_lost_changes",
-        "Changes in these windows, as far as they are measured",
+        "Changes in these windows, as far as they are known",
         lambda r: sum(x.rows for x in r.losses),
     ),
     ("venus_writable", "1 if this broker takes writes for the business", lambda r: float(not r.refusal)),
 )
 
-#: Of replicas that start over with a leader's copy.
+#: Gauges of replicas that install a leader's copy.
 INSTALLATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.InstallationStatus], float]], ...] = (
-    ("venus_installation_records", "Records that have come of a leader's copy", lambda i: i.records),
+    ("venus_installation_records", "Records received of a leader's copy", lambda i: i.records),
     ("venus_installation_records_expected", "Records of the whole copy, about", lambda i: i.records_expected),
-    ("venus_installation_bytes", "Bytes that have come of a leader's copy", lambda i: i.bytes),
-    ("venus_installation_bytes_per_second", "How fast it comes", lambda i: i.bytes_per_s),
-    ("venus_installation_seconds_left", "How long it takes yet, about; -1 = not known", lambda i: i.seconds_left),
+    ("venus_installation_bytes", "Bytes received of a leader's copy", lambda i: i.bytes),
+    ("venus_installation_bytes_per_second", "Rate of the transfer", lambda i: i.bytes_per_s),
+    ("venus_installation_seconds_left", "Estimated time left; -1 = not known", lambda i: i.seconds_left),
 )
 
 CONSUMER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ConsumerStatus], float]], ...] = (
@@ -111,25 +111,25 @@ BROKER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BrokerStatus], float]]
     ("venus_free_bytes", "Free space of the data directory", lambda s: s.free_bytes),
     ("venus_buffer_bytes", "Bytes in the buffer", lambda s: s.buffer_bytes),
     ("venus_buffer_limit_bytes", "Limit of the buffer", lambda s: s.buffer_limit_bytes),
-    ("venus_broker_alarms", "Alarms of the whole broker that stand", lambda s: len(s.alarms)),
+    ("venus_broker_alarms", "Active alarms of the whole broker", lambda s: len(s.alarms)),
 )
 
 
-#: Of Access.counted.
+#: Counters that Access keeps.
 SECURITY_COUNTERS: tuple[tuple[str, str], ...] = (
-    ("venus_refused_calls", "Calls and page requests refused for want of a role"),
-    ("venus_refused_connections", "Connections that never proved who they are"),
-    ("venus_certificate_renewals", "How often renewed certificates were taken into use"),
+    ("venus_refused_calls", "Calls and page requests refused for lack of a role"),
+    ("venus_refused_connections", "Connections that never authenticated"),
+    ("venus_certificate_renewals", "How often renewed certificates were loaded"),
 )
 
 
 def age_s(since_us: int, now_us: int) -> float:
-    """Return how long ago something was, 0 if it never was."""
+    """Return the age of a moment in seconds; 0 if there is no such moment."""
     return max(0.0, (now_us - since_us) / 1e6) if since_us else 0.0
 
 
 def reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str, broker_pb2.Reported]]:
-    """Yield business, place and report of every adapter that has said anything."""
+    """Yield business, place and report of every adapter that has reported."""
     for business in status.businesses:
         if business.HasField("source"):
             yield business.business, "source", business.source
@@ -139,7 +139,7 @@ def reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str, broker_
 
 
 class StatusCollector(Collector):
-    """One status, as metric families."""
+    """Metric families of one status."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class StatusCollector(Collector):
         self._alarms, self._sent = alarms, sent
 
     def collect(self) -> Iterable[Metric]:
-        """Return every family."""
+        """Yield every family."""
         for name, text, read in BROKER_GAUGES:
             yield GaugeMetricFamily(name, text, value=read(self._status))
         rss = psutil.Process().memory_info().rss
@@ -179,13 +179,13 @@ class StatusCollector(Collector):
             yield CounterMetricFamily(name, text, value=self._refused.get(name.removeprefix("venus_"), 0))
 
     def _standing(self) -> Iterable[Metric]:
-        """Return the alarms by rule: every rule, so that a graph of one starts at zero."""
+        """Return the alarms by rule. Every rule has a series, so that each graph starts at zero."""
         count = GaugeMetricFamily(
-            "venus_alarms_standing", "Alarms that stand; business is empty for the broker's own",
+            "venus_alarms_standing", "Active alarms; business is empty for the broker's own",
             labels=["business", "rule"],
         )  # fmt: skip
         since = GaugeMetricFamily(
-            "venus_alarm_since_seconds", "Unix time since when the oldest alarm of a rule stands",
+            "venus_alarm_since_seconds", "Unix time at which the oldest active alarm of a rule began",
             labels=["business", "rule"],
         )  # fmt: skip
         found = Counter((alarm["business"], alarm["rule"]) for alarm in self._alarms)
@@ -200,8 +200,10 @@ class StatusCollector(Collector):
         return count, since
 
     def _messages(self) -> Iterable[Metric]:
-        """Return how the messages to each recipient fare."""
-        sent = CounterMetricFamily("venus_alarm_messages", "Notices by recipient and result", labels=["to", "result"])
+        """Return the results of the notifications to each recipient."""
+        sent = CounterMetricFamily(
+            "venus_alarm_messages", "Notifications by recipient and result", labels=["to", "result"]
+        )
         failing = GaugeMetricFamily("venus_alarm_unsent", "1 while a recipient cannot be reached", labels=["to"])
         for state in self._sent:
             for result, count in (("sent", state.sent), ("failed", state.failed), ("given_up", state.given_up)):
@@ -244,7 +246,7 @@ class StatusCollector(Collector):
         yield unaccounted
 
     def _replicas(self) -> Iterable[Metric]:
-        """Return how businesses are replicated; nothing for a broker on its own."""
+        """Yield the families of replication; none for a standalone broker."""
         rows = [(b.business, b.replication) for b in self._status.businesses if b.HasField("replication")]
         for name, text, read in REPLICATION_GAUGES if rows else ():
             family = GaugeMetricFamily(name, text, labels=["business"])
@@ -262,7 +264,7 @@ class StatusCollector(Collector):
             yield behind
 
     def _installations(self) -> Iterable[Metric]:
-        """Return the progress of replicas that start over; nothing while there is none."""
+        """Yield the progress of replicas that install a copy; nothing while there is none."""
         for name, text, read in INSTALLATION_GAUGES if self._status.installations else ():
             family = GaugeMetricFamily(name, text, labels=["business"])
             for found in self._status.installations:
@@ -270,17 +272,17 @@ class StatusCollector(Collector):
             yield family
 
     def _reports(self) -> Iterable[Metric]:
-        """Return what the adapters say; `place` is source or the consumer group."""
+        """Return the reports of the adapters; `place` is "source" or the consumer group."""
         labels = ["business", "place"]
-        paused = GaugeMetricFamily("venus_paused", "1 while the whole of it is paused", labels=labels)
+        paused = GaugeMetricFamily("venus_paused", "1 while the whole adapter is paused", labels=labels)
         held = GaugeMetricFamily(
-            "venus_tables_not_following", "Tables in a state that needs somebody", labels=[*labels, "state"]
+            "venus_tables_not_following", "Tables in a state that needs an operator", labels=[*labels, "state"]
         )
         waiting = GaugeMetricFamily(
-            "venus_quarantined_changes", "Refused changes that wait for somebody", labels=labels
+            "venus_quarantined_changes", "Refused changes that wait for an operator", labels=labels
         )
         age = GaugeMetricFamily(
-            "venus_report_unknown_seconds", "How long its adapter has been away, 0 while connected", labels=labels
+            "venus_report_unknown_seconds", "How long the adapter has been away, 0 while connected", labels=labels
         )
         for business, place, reported in reports(self._status):
             service_status = decode(reported.report)
@@ -318,7 +320,7 @@ def registry(
     alarms: Sequence[Mapping[str, Any]] = (),
     sent: Sequence[Sent] = (),
 ) -> CollectorRegistry:
-    """Return a registry that gives this status."""
+    """Return a registry with the metrics of this status."""
     made = CollectorRegistry()
     now_us = time.time_ns() // 1000 if now_us is None else now_us
     made.register(StatusCollector(status, now_us, refused or {}, alarms, sent))

@@ -1,7 +1,7 @@
-"""One broker process: the core's threads, one event loop with gRPC and HTTP, and how they end.
+"""One broker process: the core's threads, and one event loop with gRPC and HTTP.
 
-A storage error is fatal at once (broker.md 0, number 11): no stream is ended politely, because nothing that this
-process could still say is certain; a supervisor starts it again and the log tells what is true.
+A storage error ends the process at once (broker.md 0, number 11). It ends no stream cleanly, because no answer of this
+process would be certain. A supervisor starts it again, and recovery from the log restores the true state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 THREAD_TIMEOUT_S = 30.0
 MAY_PULL_S = 30.0
 
-#: The loop and the commit thread take turns: with the default of 5 ms one-row batches are half as fast.
+#: The loop and the commit thread alternate: the default of 5 ms halves the rate of one-row batches.
 SWITCH_INTERVAL_S = 0.0005
 
 
@@ -64,7 +64,7 @@ def clock_us() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where a broker can be found."""
+    """The addresses of a broker."""
 
     grpc: str
     http: str
@@ -83,7 +83,7 @@ async def run(
     ready: Callable[[Addresses], None],
     on_fatal: Callable[[BaseException], None],
 ) -> None:
-    """Serve until `stop`; what was started is stopped in the opposite order, whatever happens."""
+    """Serve until `stop`. Stop the started parts in the opposite order, even after an error."""
     loop, broker, cluster = asyncio.get_running_loop(), settings.broker, settings.cluster
     listening.check(settings)
     files = files_of(settings)
@@ -117,7 +117,7 @@ async def run(
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Serving:
-    """What a broker has in its event loop."""
+    """The parts of a broker in its event loop."""
 
     access: Access
     replication: Replication | None
@@ -130,7 +130,7 @@ class Serving:
     http: Http | None = None
 
     async def start(self, broker: Broker) -> Addresses:
-        """Serve, and say where."""
+        """Start serving; return the addresses."""
         if broker.http:
             self.http = Http(broker.http, self.pages)
         port = await self.service.start(broker.listen)
@@ -148,7 +148,7 @@ class Serving:
         return Addresses(grpc=f"{host}:{port}", http=page, tls=self.access.files is not None)
 
     async def end(self) -> None:
-        """Stop all of it, whether or not it was started."""
+        """Stop every part, started or not."""
         self.health.stopping = True
         self.watching.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self.network.stop)
@@ -170,7 +170,7 @@ async def _made(
     watch: Watch,
     network: Network,
 ) -> Serving:
-    """Make what serves, and join it: each part's status is asked of it."""
+    """Build the serving parts and connect them."""
     broker, status = settings.broker, ServiceStatus(core)
     status.standing, status.watch, status.network = access.problems, watch, network
     if replication is not None:
@@ -195,7 +195,7 @@ async def _made(
 def network_of(
     settings: Settings, core: Core, replication: Replication | None, loop: asyncio.AbstractEventLoop
 ) -> Network:
-    """Return the place of this broker's set; where it is replicated, the leader of each business pulls."""
+    """Return the network of this broker's set. In a cluster the leader of each business pulls."""
 
     def may_pull(business: str) -> None:
         if replication is not None:
@@ -205,12 +205,12 @@ def network_of(
 
 
 def broker_name(settings: Settings) -> str:
-    """Return what this broker is called in messages."""
+    """Return the name of this broker in messages."""
     return settings.cluster.broker_id or settings.broker.address or f"{socket.gethostname()} {settings.broker.listen}"
 
 
 def clock() -> datetime:
-    """Return the time."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
@@ -224,19 +224,19 @@ def files_of(settings: Settings) -> Files | None:
 
 
 def access_to(settings: Settings, core: Core, files: Files | None) -> Access:
-    """Return who may do what at this broker."""
+    """Return the access control of this broker."""
     path = Path(settings.security.audit_file) if settings.security.audit_file else settings.broker.data_dir / audit.NAME
     return Access(files, audit.Audit(path, clock), Refusals(time.monotonic), core.full_data.business_of)
 
 
 def die(error: BaseException) -> None:
-    """End the process now, from any thread; the last line of the log says why."""
-    logger.critical("venus broker: fatal: %s", str(error) or type(error).__name__)  # without a log: on stderr as it is
+    """End the process now, from any thread. The last line of the log gives the reason."""
+    logger.critical("venus broker: fatal: %s", str(error) or type(error).__name__)  # without logging set up: on stderr
     os._exit(Fenced.exit_code if isinstance(error, Fenced) else VenusError.exit_code)
 
 
 def said(data_dir: Path) -> Callable[[Addresses], None]:
-    """Return what says on standard output where a broker serves."""
+    """Return a function that prints the addresses of a broker to standard output."""
 
     def say(addresses: Addresses) -> None:
         page = f", status page {addresses.page}" if addresses.http else ""
@@ -247,12 +247,12 @@ def said(data_dir: Path) -> Callable[[Addresses], None]:
 
 
 def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
-    """Run a broker until SIGTERM, SIGINT or SIGHUP; say where it serves; raise a VenusError if it cannot start."""
+    """Run a broker until SIGTERM, SIGINT or SIGHUP. Raises a VenusError if it cannot start."""
     broker = settings.broker
-    raise_descriptor_limit()  # connections must not take those of the store
+    raise_descriptor_limit()  # connections must not use up the store's descriptors
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    os.umask(space.UMASK)  # RocksDB makes its files itself
+    os.umask(space.UMASK)  # RocksDB creates its files itself
 
     def ready(addresses: Addresses) -> None:
         freeze_objects()
@@ -282,7 +282,7 @@ class RunningBroker:
         self.address = self.http_address = ""
 
     def start(self) -> RunningBroker:
-        """Start it and wait until it serves; raise what it raised."""
+        """Start the broker and wait until it serves. Raises the error of the broker's thread."""
         self._thread.start()
         if not self._ready.wait(THREAD_TIMEOUT_S):
             raise VenusError("the broker did not start in time")
@@ -292,7 +292,7 @@ class RunningBroker:
         return self
 
     def stop(self) -> None:
-        """Stop it cleanly; safe to call twice."""
+        """Stop the broker cleanly. A second call does nothing."""
         if self._thread.is_alive() and self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(THREAD_TIMEOUT_S)
@@ -300,7 +300,7 @@ class RunningBroker:
     def _main(self) -> None:
         try:
             event_loop.run(self._run())
-        except BaseException as error:  # told to the thread that started us
+        except BaseException as error:  # `start` raises it in its thread
             self._error = error
         finally:
             self._ready.set()
@@ -317,6 +317,6 @@ class RunningBroker:
 def start_in_thread(
     settings: Settings, *, keepalive: Keepalive | None = None, on_fatal: Callable[[BaseException], None] = die
 ) -> RunningBroker:
-    """Start a broker in a thread; `listen = "127.0.0.1:0"` takes any free port, `address` tells which."""
+    """Start a broker in a thread. With `listen = "127.0.0.1:0"` it uses a free port, which `address` names."""
     own = keepalive or Keepalive()
     return RunningBroker(settings, own, on_fatal).start()

@@ -1,10 +1,10 @@
-"""One producer's stream: half messages and decisions in, what is on disk and decided out (VENUS 3.2, 3.3 figure 4).
+"""One producer's stream: half messages and decisions in, acknowledgements and outcomes out (VENUS 3.2, 3.3 figure 4).
 
-Every half message is hashed before the core sees it; a damaged one is counted and asked for again. Answers wait
-until the core has them on disk, and are coalesced: one frame says `halves_through` for everything that one fsync
-covered. Whoever is over a limit is told to pause, or to send again; half messages wait for their turn at the disk, and
-while more of a business waits than it may, its stream is not read, and HTTP/2 does the rest (traffic.py). Decisions on
-earlier batches do not wait for the half messages that come with them.
+The stream checks the digest of every half message before the core gets it; it counts a damaged one and asks for it
+again. Answers wait for the disk and are coalesced: one `halves_through` acknowledges everything that one fsync covered.
+A producer over a limit must pause or send again. Half messages wait for a slot of the disk (traffic.py); while a
+business has too many unsaved bytes, its stream is not read, and HTTP/2 flow control slows the producer. Decisions on
+earlier batches do not wait for the half messages in the same frame.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from venus.rpc.sealed import checked
 from venus.rpc.squeeze import Unsqueezer, check_frame
 from venus.wire import broker_pb2
 
-#: What nobody waits for is said after so long, if nothing else was said before.
+#: An answer that can wait is sent after so long, or with the next frame.
 ANSWER_WITHIN_S = 0.05
 
 
 class Outbox:
-    """Bounded by its fields: numbers are merged, rollbacks and reviews are at most as many as half messages."""
+    """Answers to a producer, coalesced until the stream sends them; a newer answer replaces the older ones.
+
+    Its size is bounded: numbers are merged, and there are at most as many rollbacks and reviews as half messages.
+    """
 
     def __init__(self, init_ack: broker_pb2.InitAck) -> None:
         self.wake = asyncio.Event()
@@ -57,18 +60,18 @@ class Outbox:
         return bool(self._first or self._through or self._decided or self._resend or self._throttle_ms or self._reviews)
 
     def persisted(self, through: int) -> None:
-        """Say that every half message up to this one is on disk."""
+        """Acknowledge that every half message up to this one is on disk."""
         self._through = max(self._through, through)
         self.wake.set()
 
     def decided(self, answer: broker_pb2.Decided, *, can_wait: bool = False) -> None:
-        """Answer a decision; a COMMIT speaks for the one before it.
+        """Answer a decision. A COMMIT includes the one before it.
 
-        One that `can_wait` rides with what is said next, which in a trickle saves every second frame.
+        An answer that `can_wait` is sent with the next frame. With few changes that saves every second frame.
         """
         last = self._decided[-1] if self._decided else None
         if last is not None and last.verdict == answer.verdict == broker_pb2.COMMIT:
-            if answer.batch_no < last.batch_no:  # what was asked for once more says less
+            if answer.batch_no < last.batch_no:  # the answer to a repeated decision covers less
                 answer = last
             self._decided.pop()
         self._decided.append(answer)
@@ -83,24 +86,24 @@ class Outbox:
             self.wake.set()
 
     def resend(self, batch_no: int, reason: str) -> None:
-        """Ask for half messages again."""
+        """Ask for half messages again, from this one on."""
         if self._resend is None or batch_no < self._resend.batch_no:
             self._resend = broker_pb2.Resend(batch_no=batch_no, reason=reason)
         self.wake.set()
 
     def throttle(self, retry_after_ms: int, *, taken: bool) -> None:
-        """Ask to slow down; and, if not everything was taken, to send the rest again."""
+        """Ask to slow down and, if not everything was taken, to send the rest again."""
         self._throttle_ms = max(self._throttle_ms, retry_after_ms)
         self._taken = self._taken and taken
         self.wake.set()
 
     def review(self, halves: list[broker_pb2.HalfRef]) -> None:
-        """Ask what became of these half messages."""
+        """Ask for the outcome of these half messages."""
         self._reviews.update((half.batch_no, half) for half in halves)
         self.wake.set()
 
     def take(self) -> list[broker_pb2.BrokerFrame]:
-        """Return the frames that say everything, and forget it."""
+        """Return frames with all pending answers, and clear them."""
         self.wake.clear()
         frame = broker_pb2.BrokerFrame(
             init_ack=self._first,
@@ -123,7 +126,7 @@ class Outbox:
 
 logger = logging.getLogger(__name__)
 
-#: Damaged half messages in a row, after which the line is not trusted any more.
+#: After so many damaged half messages in a row the connection is ended.
 MISMATCHES_MAX = 3
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -131,7 +134,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all producers' streams have in common."""
+    """The parts that all producers' streams use."""
 
     core: Core
     bridge: LoopBridge
@@ -140,7 +143,7 @@ class Shared:
 
 
 class ProducerStream:
-    """One producer: a task that reads, and the writer in `run`."""
+    """Stream of one producer: a task reads, `run` writes."""
 
     def __init__(self, service: Shared, context: Context, init: broker_pb2.Init, ack: broker_pb2.InitAck) -> None:
         self.business, self.producer, self.epoch = init.business, init.producer, ack.epoch
@@ -157,7 +160,7 @@ class ProducerStream:
         self._unsqueezer = Unsqueezer()
 
     def end(self, error: VenusError) -> None:
-        """End the stream with this error once what is known has been written."""
+        """End the stream with this error once the pending answers are written."""
         if isinstance(error, Fenced) and self.instead_of_fenced is not None:
             error = self.instead_of_fenced
         self._error = self._error or error
@@ -204,7 +207,7 @@ class ProducerStream:
             self.outbox.wake.set()
         except VenusError as error:
             self.end(error)
-        except Exception as error:  # a lost connection cancels the handler; anything else is ours
+        except Exception as error:  # a lost connection cancels the handler; any other error is a bug
             logger.exception("reading from producer %s of %s failed", self.producer, self.business)
             self.end(VenusError(f"the broker failed to read a frame: {error!r}"))
 
@@ -264,7 +267,7 @@ class ProducerStream:
         return Shipped(batch_no=message.batch_no, digest=message.digest, body=body) if whole else None
 
     def _ask_again(self, reason: str) -> None:
-        batch_no = self._intake.newest + 1  # what is damaged cannot be trusted to say its own number
+        batch_no = self._intake.newest + 1  # the number in a damaged message cannot be trusted
         self._core.producers.count(self.business, "digest_mismatches", 1)
         self._mismatches += 1
         if self._mismatches >= MISMATCHES_MAX:
@@ -294,7 +297,7 @@ class ProducerStream:
         traffic, first, nbytes = self._service.traffic, halves[0].batch_no, _size(halves)
         asked_at = traffic.monotonic()
         turn = await traffic.turn(self.business, self.producer, nbytes)
-        if not self._intake.takes(first):  # one before it was refused in the meantime: both come again
+        if not self._intake.takes(first):  # an earlier one was refused meanwhile: both come again
             traffic.unsaved.unused(turn)
             self._skip(len(halves))
             return
@@ -315,7 +318,7 @@ class ProducerStream:
     def _take_decisions(self, decisions: Sequence[broker_pb2.Decision]) -> None:
         for decision in decisions:
             if decision.verdict == broker_pb2.UNKNOWN:
-                continue  # the local transaction goes on: the timer will ask again
+                continue  # the local transaction has not ended: the next review asks again
             self._hand_over(
                 self._core.producers.decide(
                     self.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict

@@ -1,4 +1,4 @@
-"""Removing a business's record from the coordinator, while nobody can begin to use the business."""
+"""Removal of a business's record from the coordinator while no client can connect to the business."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from venus.replication.records import Leadership
 
 T = TypeVar("T")
 
-#: How often the coordinator is asked what has become of a record, if the answer to its removal was lost.
+#: How often to read the record again if the answer to its removal was lost.
 LOOK_AGAIN_S = 1.0
 
 
 class Removing:
-    """In the service's event loop. `gone` takes up that a record was removed.
+    """Removes records. Used in the service's event loop; `gone` is called once a record is removed.
 
-    The coordinator may answer late. Whoever came in meanwhile would be told that his changes are safe, and they would
-    go with the business.
+    The coordinator may answer late. A producer admitted meanwhile would get its changes acknowledged, and they would
+    be removed with the business.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class Removing:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, known: Leadership) -> bool:
-        """Remove a record; False = it is another one by now.
+        """Remove a record. False means that the record has changed.
 
         Raises Refused while producers or consumers are connected, Unavailable.
         """
         self._catalogue.close(known.business)
-        # whoever asked may not wait for the answer any more
+        # the caller may be cancelled before the answer comes
         return await asyncio.shield(self._begin(self._remove(known)))
 
     def stop(self) -> None:
-        """End what is under way: this process serves nobody any more."""
+        """Cancel running removals: this process serves no clients any more."""
         for task in self._under_way:
             task.cancel()
 
@@ -63,7 +63,7 @@ class Removing:
         return removed
 
     async def _find_out(self, known: Leadership) -> None:
-        """Let nobody in before the record is known to stay, or what is here was removed as well."""
+        """Keep the business closed until the record is known to stay, or the local data is removed too."""
         while self._catalogue.has(known.business) and not await self._stays(known):
             await asyncio.sleep(LOOK_AGAIN_S)
         self._catalogue.reopen(known.business)
@@ -75,7 +75,7 @@ class Removing:
             return False
 
     def _renewed(self, known: Leadership) -> bool:
-        """Whether the record is there, as another one: a removal that is still on its way will not find it."""
+        """Return whether the record exists, after giving it a new version: a delayed removal then fails."""
         found = self._coordinator.read(known.business)
         if found is not None and found.version == known.version:
             found = self._coordinator.swap(found, found)

@@ -1,4 +1,4 @@
-"""What other brokers of the cluster ask of this one: entries of logs that it leads, and its ballot."""
+"""The Replica service for other brokers of the cluster: log entries of led businesses, ballots and copies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ReplicaService(replica_pb2_grpc.ReplicaServicer):
-    """Follow, Ballot and Copy; in the host's loop."""
+    """Follow, Ballot and Copy. Used in the host's loop."""
 
     def __init__(
         self, core: Core, bridge: LoopBridge, traffic: Traffic, host: Host, lines: Lines, standing: copies.Copies
@@ -91,7 +91,7 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
                 self._bridge.behind(Lane.FULL_DATA, release, copy)
 
     async def _send(self, copy: copies.Copy, request: replica_pb2.CopyRequest, context: Context) -> None:
-        """Send what the replica does not have of a copy; the next piece is read while one is on its way."""
+        """Send the part of a copy that the replica lacks. The next piece is read while one is being sent."""
         place = copies.Place()
         if copy.name == request.copy:
             place = copies.Place(area=request.area, after=request.after if request.HasField("after") else None)
@@ -111,7 +111,7 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
         return asyncio.ensure_future(self._bridge.blocking(Lane.FULL_DATA, copy.after, place))
 
     def _known(self, greeting: replica_pb2.Greeting) -> Member:
-        """Return who speaks. Raises Refused for a stranger, and if somebody else is meant."""
+        """Return the sender. Raises Refused if it is unknown, or if another broker is addressed."""
         sender, receiver = wire.member(greeting.sender), wire.member(greeting.receiver)
         if greeting.cluster != self._lines.cluster:
             raise Refused(f"broker {sender.broker} is of another cluster (id {greeting.cluster})")

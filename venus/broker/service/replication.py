@@ -1,4 +1,4 @@
-"""A broker of a cluster: its replicas, the lines between brokers, the coordinator, and what they mean for clients."""
+"""Replication in one broker of a cluster: replicas, connections, the coordinator, and admission of clients."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from venus.user_folders import steady
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
-#: A producer waits so long for a new business, or for a leader, before it is told to come again.
+#: A producer waits so long for a new business or for a leader before it is refused.
 WAIT_S = 5.0
-#: The same while too few brokers are alive: waiting does not help, but one may just be starting.
+#: The same while too few brokers are alive. Waiting longer does not help, but a broker may be starting.
 HINDERED_S = 0.5
 LOOK_EVERY_S = 0.02
 EXPIRE_EVERY_S = 10.0
 HAND_OVER_S = 3.0
-#: So long the answer to `venus forget` waits for the data of this broker.
+#: `venus forget` waits so long for the removal of this broker's data.
 REMOVE_S = 300.0
-BACK = "it goes on by itself when enough brokers are back: `venus cluster status` shows who lives"
+BACK = "it resumes by itself when enough brokers are back: `venus cluster status` lists them"
 EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 class Replication:
-    """Everything of a cluster that one broker has; a `Gate` for clients. In the service's event loop."""
+    """One broker's part of a cluster, and its `Gate` for clients. Used in the service's event loop."""
 
     def __init__(self, core: Core, shared: ReplicatedLogs, bridge: LoopBridge, settings: Cluster, proof: Proof) -> None:
         self.settings = settings
@@ -77,14 +77,14 @@ class Replication:
             min_in_sync=settings.min_in_sync_effective
             if settings.policy == "consistency"
             else settings.min_in_sync or 1,
-            scheduler=Scheduler(choices=ALL),  # what is placed is in records that every broker sees
+            scheduler=Scheduler(choices=ALL),  # the placement is in records that every broker reads
         )
 
     def enter(self) -> None:
-        """Join the cluster with this store; blocking. Raises Refused, Unavailable."""
+        """Join the cluster with this store. Blocks. Raises Refused, Unavailable."""
         settings, core = self.settings, self._core
         cluster = join(self._coordinator, core.data_dir, settings.name)
-        member, told = identity.enter(core, self._coordinator, cluster, settings.broker_id, self._wanted)
+        member, topology = identity.enter(core, self._coordinator, cluster, settings.broker_id, self._wanted)
         me = LiveBroker(
             member=member, address="", site=settings.site, priority=settings.priority, version=venus.__version__
         )
@@ -115,7 +115,7 @@ class Replication:
             health=Health(core.store, core.space),
             load=Loads(core.data_dir),
         )
-        self.host.begun(told)
+        self.host.begun(topology)
         self.losses = LossWindows(core, self._shared, self.host, self.coordination)
         self.lines.host = self.host
         self.status = ReplicationStatus(
@@ -123,11 +123,11 @@ class Replication:
         )
 
     async def start(self, address: str, ingest: Ingest, delivery: Delivery) -> None:
-        """Register under an address, and take part. Raises Refused if another broker has this one's id."""
+        """Register under an address and start replication. Raises Refused if another broker has this one's id."""
         if address.rpartition(":")[0] in EVERYWHERE:
             raise ConfigError(
                 f"broker.listen {address} is not an address that other brokers can use",
-                hint="set broker.address to HOST:PORT, as the others reach this broker",
+                hint="set broker.address to a HOST:PORT that the other brokers can reach",
             )
         self._clients = ingest, delivery
         self.host.me = replace(self.host.me, address=address)
@@ -136,7 +136,7 @@ class Replication:
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
-        """Hand over what this broker leads, then leave the cluster's list of the living."""
+        """Hand over the businesses that this broker leads, then deregister it."""
         end = time.monotonic() + HAND_OVER_S
         if self._ticking is not None:
             while self.host.hand_over() and time.monotonic() < end:
@@ -161,7 +161,7 @@ class Replication:
                 self.losses.tick()
                 self.noting.tick()
             except Exception:
-                logger.exception("the replicas failed to let time pass")
+                logger.exception("a periodic step of the replicas failed")
 
     def _background(self, call: object) -> None:
         self._pool.submit(call)  # type: ignore[arg-type]
@@ -169,9 +169,9 @@ class Replication:
     # -- clients -------------------------------------------------------------------------------------------------
 
     async def producer(self, business: str) -> None:
-        """Wait until this broker leads the business, which is made if need be. Raises NotLeader, Unavailable.
+        """Wait until this broker leads the business; create it if needed. Raises NotLeader, Unavailable.
 
-        Whoever asks is refused soon if nothing can be written until a broker comes back.
+        The producer is refused soon if no write is possible until a broker comes back.
         """
         began, made = time.monotonic(), False
         while True:
@@ -190,7 +190,7 @@ class Replication:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _led_elsewhere(self, business: str, standing: Standing) -> bool:
-        """Whether another broker leads it, and lives: after one that is gone somebody else is elected."""
+        """Return whether a live broker other than this one leads. A dead leader is replaced by an election."""
         known = self.host.records.get(business)
         if known is None or known.leader is None or standing.leads or not standing.leader:
             return False
@@ -201,16 +201,19 @@ class Replication:
         return election.hindrance(known, self.host.brokers.live) if known is not None else ""
 
     def _may_begin(self, business: str, waited_s: float) -> bool:
-        """Whether a business of this name can be made: one that was forgotten is removed first. Raises as it must."""
+        """Return whether a business of this name can be created now; a removed one must be gone first.
+
+        Raises NotLeader, Refused.
+        """
         if business in self.host.records or not self.host.brokers.live or self.host.is_dropping(business):
             return False
         if waited_s < HINDERED_S and self._core.catalogue.has(business):
-            return False  # the coordinator is being asked whether it was forgotten
+            return False  # the coordinator has yet to answer whether it was removed
         self._check_new(business)
         return True
 
     def _check_new(self, business: str) -> None:
-        """Raise NotLeader, Refused where a business must not begin."""
+        """Raise NotLeader or Refused where a business must not be created."""
         live = self.host.brokers.live
         own = live.get(self.host.me.member)
         others = sorted((member for member in live if not live[member].draining), key=self.host.brokers.order)
@@ -230,31 +233,31 @@ class Replication:
         return True
 
     def consumer(self, business: str) -> None:
-        """Let a consumer group in where its position is logged. Raises NotLeader, Unavailable."""
+        """Admit a consumer group at the leader, which logs its position. Raises NotLeader, Unavailable."""
         standing = self._shared.standing(business)
         if not standing.leads and self._is_known(business):
             raise refused(business, standing)
 
     def _is_known(self, business: str) -> bool:
-        """Whether it is a business, also before the cluster was heard of; of one that is not, the core says so."""
+        """Return whether the business exists, even before the cluster was read. The core refuses unknown ones."""
         return business in self.host.records or self._core.catalogue.has(business)
 
     def reader(self, business: str) -> None:
-        """Let a reader in wherever there is a replica. Raises NotLeader."""
+        """Admit a reader wherever there is a replica. Raises NotLeader."""
         standing = self._shared.standing(business)
         if business not in self.host.replicas and business in self.host.records and standing.leader:
             raise refused(business, standing)
 
     def term(self, business: str) -> int:
-        """Return the term in which this broker leads, as far as it knows; 0 = it does not."""
+        """Return the term in which this broker leads, as far as it knows; 0 if it does not lead."""
         standing = self._shared.standing(business)
         return standing.term if standing.leads else 0
 
     async def led(self, business: str, term: int) -> None:
-        """Ask the coordinator. Raises Unavailable unless this broker led in a term when this was called.
+        """Read the record at the coordinator. Raises Unavailable unless this broker led in the term at the call.
 
-        No lease tells: a virtual machine that was paused need not see that its own has ended, and one that begins
-        again begins before the record is read again.
+        The lease is no proof: a paused virtual machine may not notice that its lease has ended, and a new lease
+        begins before the record is read again.
         """
         async with self._asking:
             known = await self._bridge.blocking(Lane.CONTROL, self._coordinator.read, business)
@@ -263,7 +266,7 @@ class Replication:
             raise Unavailable(f"{business}: another broker leads by now", hint="try again in a moment")
 
     def snapshot(self, business: str, holder: str) -> None:
-        """Send a load to the leader, which keeps the queue from its cut on; for a look any replica will do.
+        """Admit a load at the leader, which keeps the queue from the cut on; admit a reader at any replica.
 
         Raises NotLeader.
         """
@@ -273,7 +276,7 @@ class Replication:
         self.reader(business)
 
     async def forget(self, business: str) -> bool:
-        """Let the whole cluster forget a business; False = the cluster does not know it, so it is this broker's alone.
+        """Remove a business from the whole cluster. False means that only this broker has it.
 
         Raises NotLeader, Refused while producers or consumers are connected, Unavailable.
         """
@@ -283,7 +286,7 @@ class Replication:
             if not standing.leads:
                 raise refused(business, standing)
             if await self._remove(known):
-                logger.info("%s: the cluster forgets it", business)
+                logger.info("%s: removed from the cluster", business)
             elif time.monotonic() > end:
                 raise Unavailable(f"{business}: its record keeps changing", hint="try again")
             else:
@@ -296,21 +299,21 @@ class Replication:
         self.host.forgotten(known.business, known.term)
 
     async def _is_removed(self, business: str) -> bool:
-        """Wait until what this broker had is gone."""
+        """Wait until this broker's data of the business is removed; return whether it was being removed."""
         was_dropped = self.host.is_dropping(business)
         end = time.monotonic() + REMOVE_S
         while self.host.is_dropping(business):
             if time.monotonic() > end:
-                raise Unavailable(f"{business} is forgotten, and still being removed", hint="`venus status` shows it")
+                raise Unavailable(f"{business}: the removal has not ended yet", hint="`venus status` shows it")
             await asyncio.sleep(LOOK_EVERY_S)
         return was_dropped
 
     async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
-        """Note that a group's target was compared and repaired; return the groups that still are to be."""
+        """Record that a group's target was compared and repaired; return the groups still to compare."""
         return await self.losses.close(business, group, terms)
 
     def _installs(self, business: str, error: VenusError) -> None:
-        """End every stream of a business whose copy is replaced; from the installer's thread."""
+        """End every stream of a business whose copy is replaced. Called in the installer's thread."""
         clients = self._clients
         if clients is not None:
             self._bridge.post(lambda: clients[1].end_business(business, error))
@@ -326,7 +329,7 @@ class Replication:
 
 
 def stay_alone(core: Core) -> None:
-    """Serve a store without a cluster; blocking. Raises Refused if it belongs to one."""
+    """Prepare a store for serving without a cluster. Blocks. Raises Refused if it belongs to one."""
     known = identity.read(core)
     if (core.data_dir / FILE).exists() or (known is not None and known.cluster):
         raise Refused(

@@ -1,4 +1,4 @@
-"""How the replicas of a broker stand, in its status; read in any thread, changed in the loop alone."""
+"""Replication in the status of a broker. Any thread reads it; only the loop changes what it reads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from venus.replication.records import Installing, Leadership, LossWindow, Member
 from venus.replication.replica import Replica
 from venus.wire import broker_pb2
 
-#: Where a record of the coordinator is about a business.
+#: Finds the business in the key of a record of the coordinator.
 _OF_A_BUSINESS = re.compile(r"/(?:businesses|forgotten)/(\S+)")
 
 
 class ReplicationStatus:
-    """Lays what the replicas know over the status of the broker."""
+    """Adds the state of the replicas to the status of the broker."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ReplicationStatus:
         self._host, self._shared, self._coordination = host, shared, coordination
 
     def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
-        """Add the cluster, each business's replicas, and what is wrong with them; of one business, or of all."""
+        """Add the cluster, each business's replicas and their problems, for one business or for all."""
         status.cluster, status.broker_id = self._name, self._host.me.member.broker
         if self._coordination.unreachable:
             status.alarms.append(f"the coordinator does not answer: {self._coordination.unreachable}")
@@ -46,7 +46,7 @@ class ReplicationStatus:
         )
         if self._host.me.unhealthy:
             status.alarms.append(f"another broker should lead instead: {self._host.me.unhealthy}")
-        for found in self._installing():  # its business is not among the others until its copy is whole
+        for found in self._installing():  # the business is listed only once its copy is complete
             if business not in ("", found.business):
                 continue
             why = self._host.troubles.get(found.business, "it was interrupted")
@@ -60,7 +60,7 @@ class ReplicationStatus:
             replica = self._host.replicas.get(entry.business)
             if replica is None or replica.known is None:
                 entry.alarms.append(
-                    "the cluster does not know this business: this broker keeps it and serves no writes"
+                    "the cluster does not know this business: this broker keeps it and accepts no writes"
                 )
             else:
                 self._describe(entry, replica, replica.known)
@@ -68,7 +68,7 @@ class ReplicationStatus:
                     entry.alarms.append(without_record(replica.known))
 
     def _is_without_record(self, business: str) -> bool:
-        """Whether the coordinator was read and has no record, not even one that cannot be used."""
+        """Return whether the coordinator was read and has no record, not even an invalid one."""
         named = {business_of(line) for line in self._coordination.invalid}
         return business not in self._host.records and not named & {"", business}
 
@@ -110,13 +110,13 @@ class ReplicationStatus:
 
 
 def business_of(line: str) -> str:
-    """Return which business a sentence about a record of the coordinator is about, "" for none."""
+    """Return the business that a message about a record names, "" if it names none."""
     found = _OF_A_BUSINESS.search(line)
     return unquote(found[1]) if found is not None else ""
 
 
 def alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:
-    """Return what of the replication needs somebody."""
+    """Return the alarms of replication."""
     said = [found.trouble] if found.trouble else []
     if not found.leader:
         said.append("no broker leads it: nothing can be written")
@@ -131,7 +131,7 @@ def alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:
 
 
 def without_record(known: Leadership) -> str:
-    """Return what it means that the record of a business is gone, and the way back."""
+    """Return the alarm for a business without a record, with the way to repair it."""
     led = f"broker {known.leader.broker} led it last" if known.leader is not None else "no broker led it last"
     return (
         "the coordinator has no record of it any more, so no broker can take over: was etcd emptied or replaced? "
@@ -141,7 +141,7 @@ def without_record(known: Leadership) -> str:
 
 
 def lost(known: Leadership) -> list[str]:
-    """Return what unclean elections may have lost, one sentence each, until that is closed."""
+    """Return one alarm for each unclean election whose losses are not repaired."""
     windows = {window.term: window for window in known.losses}
     return [
         f"the unclean election of term {term} may have lost "
@@ -163,8 +163,8 @@ def _window(window: LossWindow) -> broker_pb2.LossWindow:
 
 
 def how_far(found: Installing) -> str:
-    """Return how far an installation is, for people."""
+    """Return the progress of an installation as text."""
     of = f" of about {found.records_expected:,}" if found.records_expected else ""
     left = f", about {found.seconds_left} s left" if found.seconds_left >= 0 else ""
     rate = f"{found.bytes_per_s / 2**20:.1f} MiB/s"
-    return f"{found.records:,}{of} records have come, {found.nbytes >> 20} MiB, {rate}{left}"
+    return f"{found.records:,}{of} records received, {found.nbytes >> 20} MiB, {rate}{left}"

@@ -32,33 +32,33 @@ NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))
 STOP_GRACE_S = 2.0
 HANDSHAKE_TIMEOUT_MS = 10_000
 IDLE_MS = 600_000
-#: Of one connection; a comparison looks up some thirty keys at once.
+#: Streams of one connection. A comparison looks up some thirty keys at once.
 STREAMS_MAX = 256
 PATIENCE_MARGIN_S = 2.0
-#: Connections beside those of streams: commands, probes, brokers.
+#: Connections beside those of streams: commands, probes, other brokers.
 CALLERS = 1_000
-#: A process with very few descriptors serves all the same.
+#: Minimum of connections, even for a process with very few descriptors.
 CONNECTIONS_MIN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keepalive:
-    """How a silent connection is found out; the defaults are for networks, tests are more impatient."""
+    """Keepalive times that detect a dead connection. Tests use shorter ones than these defaults."""
 
     every_s: float = KEEPALIVE_S
     timeout_s: float = KEEPALIVE_TIMEOUT_S
 
 
 def connections_max(streams: int, files: int) -> int:
-    """Return how many connections are taken at once: one for each stream, and some for calls.
+    """Return the limit of connections: one for each stream, and some for calls.
 
-    The store's descriptors stay free. One that never begins counts until its handshake has taken too long.
+    The limit leaves descriptors for the store. A connection counts from before its handshake, which has a time-out.
     """
     return max(CONNECTIONS_MIN, min(streams + CALLERS, files * 3 // 4))
 
 
 class Service:
-    """The server and the tasks that belong to it."""
+    """The gRPC server with its services and its review task."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Service:
         own = [
             ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # 120 s otherwise, each with a descriptor
-            ("grpc.max_connection_idle_ms", IDLE_MS),  # without a call; a client connects again by itself
+            ("grpc.max_connection_idle_ms", IDLE_MS),  # without a call; a client reconnects by itself
             ("grpc.max_concurrent_streams", STREAMS_MAX),
             (
                 "grpc.max_allowed_incoming_connections",
@@ -91,7 +91,7 @@ class Service:
             )
             + own,
         )
-        # after this a connection that says nothing has been closed
+        # after this time keepalive has closed a dead connection
         patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S
         self.ingest = Ingest(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = Delivery(core, bridge, service_status, traffic, gate)
@@ -114,7 +114,8 @@ class Service:
             port = self._open_port(listen)
         except RuntimeError as error:
             raise ConfigError(
-                f"broker.listen {listen} cannot be used", hint="Is another broker running, or is the address not ours?"
+                f"broker.listen {listen} cannot be used",
+                hint="Is another broker running, or is it not an address of this machine?",
             ) from error
         await self._server.start()
         for name in ("", *NAMES):
@@ -131,7 +132,7 @@ class Service:
         return self._server.add_secure_port(listen, grpc_credentials(files, self._access.refusals.begun))
 
     async def stop(self) -> None:
-        """Say so to everyone, end the streams, then close."""
+        """Report that the broker stops, end the streams, then close."""
         await self._health.enter_graceful_shutdown()
         if self._reviews is not None:
             self._reviews.cancel()

@@ -1,4 +1,7 @@
-"""What the service knows and the core does not: who is connected, what consumers say, and the alarms of the wire."""
+"""The service's part of the status: live producers, reports of adapters, and alarms of connections.
+
+Reports are in memory only: an adapter reports again after it reconnects.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from venus.errors import VenusError
 from venus.rpc.reports import SOURCE, check, reported_problems
 from venus.wire import broker_pb2
 
-#: How a sentence of the upper adapter begins.
+#: How an alarm of the upper adapter begins.
 PLACE = "source"
-#: Adapters whose reports are kept; with more of them, the oldest go.
+#: Limit of kept reports; beyond it the oldest are dropped.
 REPORTS_MAX = 1000
-#: What an upper adapter has said that shipped nothing stands for so long after it has gone: its name may be a mistake.
+#: How long the report of a disconnected upper adapter that shipped nothing stays: its name may be a mistake.
 APART_S = 3600.0
 
 
@@ -33,7 +36,7 @@ class Reports:
         self._unaccounted: dict[tuple[str, str], int] = {}
 
     def say(self, business: str, group: str, report: broker_pb2.AdapterReport, now_us: int) -> None:
-        """Keep what an adapter says. Raises ProtocolError."""
+        """Keep the report of an adapter. Raises ProtocolError."""
         check(report)
         if (business, group) not in self._reported and len(self._reported) >= REPORTS_MAX:
             self.forget(*next(iter(self._reported)))
@@ -44,7 +47,7 @@ class Reports:
         self._unaccounted[business, group] = rows
 
     def left(self, business: str, group: str, now_us: int) -> None:
-        """Note that an adapter is gone: what it has said was true until now."""
+        """Record that an adapter has disconnected: its report was valid until now."""
         known = self._reported.get((business, group))
         if known is not None and not known.unknown_since_us:
             gone = broker_pb2.Reported(unknown_since_us=now_us)
@@ -52,12 +55,12 @@ class Reports:
             self._reported[business, group] = gone
 
     def forget(self, business: str, group: str) -> None:
-        """Drop what a group has said."""
+        """Drop the report of a group."""
         self._reported.pop((business, group), None)
         self._unaccounted.pop((business, group), None)
 
     def forget_business(self, business: str) -> None:
-        """Drop what everybody of a business has said."""
+        """Drop all reports of a business."""
         for key in [*self._reported, *self._unaccounted]:
             if key[0] == business:
                 self.forget(*key)
@@ -80,9 +83,9 @@ class Reports:
         entry.reported_alarms = len(found)
 
     def apart(self, business: str, known: Set[str], now_us: int) -> list[str]:
-        """Return what upper adapters have said of businesses that are not `known`; of one of them, or of all.
+        """Return alarms of upper adapters for businesses that are not `known`, for one business or for all.
 
-        One that is refused something before it ships anything leaves no business behind when it goes.
+        An adapter that is refused before it ships anything leaves no business behind.
         """
         found = []
         for (name, group), reported in list(self._reported.items()):
@@ -98,7 +101,7 @@ class Reports:
         return found
 
     def tables(self) -> dict[str, set[int]]:
-        """Return the tables that reports name, by business: those that do not simply follow."""
+        """Return the tables that reports name, by business. Reports name the tables that do not simply follow."""
         found: dict[str, set[int]] = {}
         for (business, _), reported in list(self._reported.items()):
             found.setdefault(business, set()).update(table.table_id for table in reported.report.tables)
@@ -107,13 +110,13 @@ class Reports:
     def _drop_expired(self, entry: broker_pb2.BusinessStatus) -> None:
         known = {SOURCE, *(consumer.group for consumer in entry.consumers)}
         for (business, group), reported in list(self._reported.items()):
-            # one that is connected may have come after this status was made
+            # a connected group may have come after this status was made
             if business == entry.business and group not in known and reported.unknown_since_us:
                 self.forget(business, group)
 
 
 ALARMS_MAX = 20
-#: Businesses that have alarms of the wire at once; names that nothing is ever shipped for have them too.
+#: Limit of businesses with alarms of connections, including names for which nothing was ever shipped.
 ALARMED_MAX = 100
 
 
@@ -123,7 +126,7 @@ def now_us() -> int:
 
 
 class ServiceStatus:
-    """Live producers, adapters' reports and alarms, laid over the core's status."""
+    """Adds live producers, adapters' reports and alarms to the core's status."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -133,12 +136,12 @@ class ServiceStatus:
         self.network: Network | None = None
         self.watch: Watch | None = None
         self.traffic: TrafficStatus | None = None
-        #: What else needs somebody: certificates that end, an audit log that cannot be written.
+        #: Other alarms: certificates that expire, an audit log that cannot be written.
         self.standing: Callable[[], list[str]] = list
         self._alarms: dict[str, list[str]] = {}
 
     def alarm(self, business: str, text: str) -> None:
-        """Raise an alarm; it stands until the business's half messages arrive again."""
+        """Raise an alarm that stays until half messages of the business arrive again."""
         if business not in self._alarms and len(self._alarms) >= ALARMED_MAX:
             del self._alarms[next(iter(self._alarms))]
         alarms = self._alarms.setdefault(business, [])
@@ -146,23 +149,23 @@ class ServiceStatus:
             alarms.append(text)
 
     def clear(self, business: str) -> None:
-        """Take the wire's alarms of a business back."""
+        """Clear the connection alarms of a business."""
         if self._alarms:
             self._alarms.pop(business, None)
 
     def forget(self, business: str) -> None:
-        """Forget what consumers of a business said, and its alarms."""
+        """Drop the reports and alarms of a business."""
         self._alarms.pop(business, None)
         self.reports.forget_business(business)
 
     def without_tables(self) -> broker_pb2.BrokerStatus:
-        """Return the status as it is wanted every few seconds, for what needs somebody."""
+        """Return the status without tables, for checks every few seconds."""
         return self.status(tables=Tables(most=0))
 
     def status(self, business: str = "", tables: Tables | None = None) -> broker_pb2.BrokerStatus:
-        """Return the core's status with what the service adds; reads the store, so not in the loop.
+        """Return the core's status with the service's part. It reads the store, so it must not run in the loop.
 
-        Whoever asks for one business may have no role for the others: what stands for each of them is left out.
+        A client that asks for one business may have no role for the others, so their alarms are left out.
         """
         tables = tables or Tables()
         tables.told = self.reports.tables()
@@ -184,14 +187,14 @@ class ServiceStatus:
         return status
 
     def _apart(self, business: str, known: Set[str]) -> list[str]:
-        """Return what stands of producers that have gone before they shipped anything: nobody has their business."""
+        """Return alarms of producers that left before they shipped anything: the status has no such business."""
         gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)
         wire = [placed(name, text) for name, texts in gone if business in ("", name) for text in texts]
         return [*wire, *self.reports.apart(business, known, now_us())]
 
 
 class Health:
-    """Whether the broker serves, and why not."""
+    """Health check of the broker."""
 
     def __init__(
         self, service_status: ServiceStatus, space: Space, monotonic: Callable[[], float] = time.monotonic
@@ -201,11 +204,11 @@ class Health:
         self.stopping = False
 
     def reason(self) -> str:
-        """Return why the broker cannot do its work, or an empty string."""
+        """Return why the broker cannot work, or an empty string."""
         return self.look()[0]
 
     def look(self) -> tuple[str, list[str]]:
-        """Return why the broker cannot do its work, or an empty string; and the alarms, with which it can."""
+        """Return why the broker cannot work ("" if it can), and the alarms that do not stop it."""
         if self.stopping:
             return "the broker is stopping", []
         try:

@@ -1,7 +1,10 @@
-"""Frames for many: what consumers at the same position and with the same interest get is read, encoded and sealed once.
+"""Shared frames: consumers at the same position with the same filters get one frame, read, encoded and sealed once.
 
-A frame is kept for the consumers that follow: one that ends at the tail until the tail moves past it, a full one until
-newer frames need its room. A frame is shared only while a business has several consumers; a single one costs nothing.
+A frame that ends at the tail is kept until the tail moves past it, a full one until newer frames need its room. Frames
+are shared only while a business has several consumers, so a single consumer pays nothing.
+
+A commit makes thousands of streams ready at once. `Turnstile` lets a few of them run in each turn of the loop.
+Otherwise a producer's next frame would wait for seconds, and streams would send many tiny frames.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from venus.rpc.sealed import Presealed, seal
 from venus.rpc.squeeze import cost, is_large
 from venus.wire import broker_pb2
 
-#: A frame for one consumer keeps the loop for some 0.2 ms.
+#: Streams in one turn of the loop. A frame for one consumer keeps the loop busy for about 0.2 ms.
 AT_ONCE = 32
 
 
 class Turnstile:
-    """In the event loop; whoever has waited longest goes first."""
+    """Queue of streams; the one that has waited longest goes first. Used in the event loop."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
@@ -32,7 +35,7 @@ class Turnstile:
         self._is_open = False  # the next few go in the next turn of the loop
 
     async def enter(self) -> None:
-        """Wait for one's turn."""
+        """Wait until the stream may run."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
@@ -45,7 +48,7 @@ class Turnstile:
         left = self._at_once
         while self._waiting and left:
             turn = self._waiting.popleft()
-            if not turn.done():  # it was cancelled: its stream has gone
+            if not turn.done():  # a cancelled one belongs to a stream that has ended
                 turn.set_result(None)
                 left -= 1
         self._is_open = bool(self._waiting)
@@ -53,54 +56,54 @@ class Turnstile:
             loop.call_soon(self._let, loop)
 
 
-#: What is kept, of all businesses together.
+#: Limit of kept bytes, for all businesses together.
 BYTES_MAX = 16 << 20
-#: What a kept frame costs beside its bytes.
+#: Overhead of a kept frame beside its bytes.
 ENTRY_BYTES = 512
-#: A frame costs broker and network about this much, however small it is; so often each of many consumers gets one.
+#: Cost of a frame for broker and network, however small it is. It sets the pace of many consumers.
 PACE_S = 0.0001
-#: Fewer consumers than this are not paced, and no number is paced more than this.
+#: Fewer consumers than this are not paced; the pause is at most this long.
 PACED_MIN = 50
 PACE_MAX_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a consumer asks for next; consumers that ask for the same get the same bytes."""
+    """What a consumer needs next. Consumers with equal needs get the same bytes."""
 
     business: str
     position: int
     tables: tuple[int, ...]
     only: tuple[str, ...]
-    #: Credit that the frame may cost; a single message may cost more.
+    #: Credit that the frame may use; a single message may use more.
     bytes_max: int
     where: tuple[RowFilter, ...] = ()
-    #: Which business it is, and of a mirror which full data it follows: in another one, an offset holds something else.
+    #: Number of the business, and at a mirror its full data: in another one, an offset holds something else.
     fill: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFrame:
-    """A sealed frame. Without bytes it is not for sharing: each connection squeezes it on its own."""
+    """A sealed frame. Without `frame` it is too large to share: each connection compresses its own."""
 
     frame: Presealed | None
-    #: What it takes from the credit, and of how many increments.
+    #: Credit that it uses, and the number of increments.
     price: int
     increments: int
-    #: End of the last increment, and where to read on; `position` if there is none.
+    #: End of the last increment (`position` if there is none), and the offset to continue from.
     end: int
     next_offset: int
-    #: Whether more was there already; otherwise it is as good as the tail is.
+    #: Whether the queue had more. Otherwise the frame is valid until the tail moves.
     full: bool
 
 
 def bytes_max_for(room: int) -> int:
-    """Return the largest power of two within the room, so that consumers with about the same room share frames."""
+    """Return the largest power of two within the room, so that consumers with similar room share frames."""
     return 1 << (room.bit_length() - 1)
 
 
 def encode(wanted: Wanted, result: ReadResult, tail: int) -> SharedFrame:
-    """Make a frame of what was read, within `wanted.bytes_max`. `tail`: the queue's end, not after the read."""
+    """Build a frame within `wanted.bytes_max`. `tail` is the queue's end before the read."""
     going: list[broker_pb2.Increment] = []
     price = 0
     for increment in result.increments:
@@ -124,7 +127,7 @@ def encode(wanted: Wanted, result: ReadResult, tail: int) -> SharedFrame:
 
 
 class SharedFrames:
-    """In the event loop."""
+    """Cache of shared frames. Used in the event loop."""
 
     def __init__(self, bridge: LoopBridge, bytes_max: int = BYTES_MAX) -> None:
         self._bridge, self._bytes_max = bridge, bytes_max
@@ -134,14 +137,14 @@ class SharedFrames:
         self._nbytes = 0
         #: Consumers' streams by business.
         self.streams: Counter[str] = Counter()
-        #: Those of a crowd pass it before each frame.
+        #: Streams of a crowd pass it before each frame.
         self.turnstile = Turnstile()
         #: Frames that were encoded to be shared, and how often their bytes were sent.
         self.encoded = self.sent = 0
 
     @property
     def nbytes(self) -> int:
-        """What is kept."""
+        """How many bytes are kept."""
         return self._nbytes
 
     def entered(self, business: str) -> None:
@@ -149,7 +152,7 @@ class SharedFrames:
         self.streams[business] += 1
 
     def left(self, business: str) -> None:
-        """Count it no more; the last but one takes the frames with it."""
+        """Uncount a consumer's stream. Drop the frames of the business if at most one stream is left."""
         self.streams[business] -= 1
         if self.streams[business] < 2:
             self.drop(business)
@@ -157,17 +160,17 @@ class SharedFrames:
             del self.streams[business]
 
     def are_worth_it(self, business: str) -> bool:
-        """Whether anybody else may want the same."""
+        """Return whether several consumers may need the same frame."""
         return self.streams[business] > 1
 
     def are_crowd(self, business: str) -> bool:
-        """Whether a business has so many readers that they take turns."""
+        """Return whether a business has so many readers that they must take turns."""
         return self.streams[business] >= PACED_MIN
 
     def pause_s(self, business: str, now: float) -> float:
-        """Return how long a consumer that got a frame waits for its next one, so that many do not get tiny frames.
+        """Return how long a consumer waits after a frame, so that many consumers do not get tiny frames.
 
-        All of them wait for the same moments, so that they share frames; a commit after a pause goes out at once.
+        All of them wait for the same moments, so that they share frames. A commit after a pause is sent at once.
         """
         if not self.are_crowd(business):
             return 0.0
@@ -175,20 +178,20 @@ class SharedFrames:
         return every - now % every
 
     def moved(self, business: str, tail: int) -> None:
-        """Forget the frames that ended at an earlier tail."""
+        """Drop the frames that ended at an earlier tail."""
         for wanted in list(self._at_tail.get(business, ())):
             if self._kept[wanted][1].next_offset < tail:
                 self._forget(wanted)
 
     def drop(self, business: str) -> None:
-        """Forget the frames of a business."""
+        """Drop the frames of a business."""
         for wanted in [wanted for wanted in self._kept if wanted.business == business]:
             self._forget(wanted)
 
     async def take(
         self, business: Business, wanted: Wanted, read: Callable[[], ReadResult], *, from_memory: bool
     ) -> SharedFrame:
-        """Return the frame, from what is kept or freshly read; `from_memory`: no thread is worth it."""
+        """Return the frame, kept or freshly read. With `from_memory` it is read without a thread."""
         found = self._kept.get(wanted)
         if found is not None and found[0] is business:
             self._kept.move_to_end(wanted)
@@ -200,7 +203,7 @@ class SharedFrames:
             reading = asyncio.create_task(self._read(business, wanted, read))
             self._reading[wanted] = reading
             reading.add_done_callback(lambda done: self._has_read(wanted, done))
-        return await asyncio.shield(reading)  # others may wait for it when one of them leaves
+        return await asyncio.shield(reading)  # others may still wait for it if this one is cancelled
 
     async def _read(self, business: Business, wanted: Wanted, read: Callable[[], ReadResult]) -> SharedFrame:
         made = await self._bridge.blocking(Lane.INCREMENTS, self._make, business, wanted, read)
@@ -209,7 +212,7 @@ class SharedFrames:
     def _has_read(self, wanted: Wanted, done: asyncio.Task[SharedFrame]) -> None:
         del self._reading[wanted]
         if not done.cancelled():
-            done.exception()  # whoever waits for it raises it
+            done.exception()  # the waiting callers raise it
 
     def _make(self, business: Business, wanted: Wanted, read: Callable[[], ReadResult]) -> SharedFrame:
         tail = business.visible_offset

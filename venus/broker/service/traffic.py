@@ -1,4 +1,4 @@
-"""Traffic in the service's event loop: asks Admission, waits where waiting is due, and tells who was held back."""
+"""Flow control in the service's event loop: consults Admission, delays clients, and records who was delayed."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from venus.flow.degradation import Degradation, Health, Lane, Rule, Watermark
 from venus.flow.precedence import SMALL_BYTES
 from venus.flow.turns import Turn
 
-#: Of the buffer: what all businesses together may have received and not saved. One alone gets two thirds of it.
+#: Fraction of the buffer that all businesses together may have unsaved. One business alone gets two thirds of it.
 UNSAVED_PART = 0.75
 STORE_FULL_RETRY_MS = 1000
 MEMORY_RETRY_S = 0.05
-#: While full data is degraded one chunk goes after the other, with a pause; increments go in small frames.
+#: While full data is degraded its chunks are sent one after the other with a pause; increments in small frames.
 DEGRADED_PAUSE_S = 0.02
 DEGRADED_FRAME_BYTES = SMALL_BYTES
-#: How old what the full data lacks may be, as it is known here.
+#: How long a measurement of the full data's lag stays valid.
 BEHIND_EVERY_S = 0.02
-#: Shorter waits are not worth a note.
+#: Shorter waits are not recorded.
 NOTICED_S = 0.001
-#: A commit is a half message and its decision, which wait alike.
+#: A commit is a half message and its decision, which wait equally long.
 SAVES_OF_A_COMMIT = 2
-#: What rests while small commits take too long, as people see it.
+#: Name of the work that pauses while small commits take too long.
 LARGE_WORK = "large work"
 
 
 def admission_of(settings: Broker) -> Admission:
-    """Return the brakes that the settings ask for."""
+    """Return the limiters of the configuration."""
     wanted: Wanted = settings.limits
     limits = Limits(
         rows_per_s=wanted.rows_per_s,
@@ -58,7 +58,7 @@ def admission_of(settings: Broker) -> Admission:
 
 
 def watermarks(settings: Broker) -> tuple[Watermark, ...]:
-    """Return what degrades a lane. Free space is short from twice the limit below which writes are refused."""
+    """Return the thresholds that degrade lanes. Free space is low from twice the limit that refuses writes."""
     wanted = settings.degrade
 
     def mark(
@@ -81,7 +81,7 @@ def watermarks(settings: Broker) -> tuple[Watermark, ...]:
 
 
 def health_of(settings: Broker) -> Health:
-    """Return Tensor's rules, the most dangerous first."""
+    """Return the health rules (Tensor), the most dangerous first."""
     wanted = settings.health
     rules = (
         Rule(fact="crash", limit=1, text="the broker's process ended without a stop"),
@@ -110,7 +110,7 @@ def health_of(settings: Broker) -> Health:
 
 
 class Traffic:
-    """What streams and calls ask before they go on. In the event loop."""
+    """Limits that streams and calls observe. Used in the event loop."""
 
     def __init__(self, core: Core, settings: Broker, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.admission = admission_of(settings)
@@ -126,19 +126,19 @@ class Traffic:
         self._rested_s = 0.0
 
     def has_degraded(self, lane: Lane) -> bool:
-        """Whether a lane is degraded."""
+        """Return whether a lane is degraded."""
         return self.admission.degradation.has(lane)
 
     def told(self, brake: Brake, business: str, who: str, wait_s: float) -> None:
-        """Take note that somebody is told to wait from now on."""
+        """Record that a client is asked to wait from now on."""
         self.admission.record.told(brake, business, who, wait_s, self.monotonic())
 
     def waited(self, brake: Brake, business: str, who: str, wait_s: float) -> None:
-        """Take note that somebody has waited until now."""
+        """Record that a client has waited until now."""
         self.admission.record.waited(brake, business, who, wait_s, self.monotonic())
 
     def look(self) -> float:
-        """Take note of what has rested for small commits since the last look; return for how long, in seconds."""
+        """Record how long large work paused for small commits since the last call; return the seconds."""
         before, self._rested_s = self._rested_s, sum(self._core.precedence.rested_s.copy().values())
         if self._rested_s > before:
             self.waited(Brake.SMALL, "", LARGE_WORK, self._rested_s - before)
@@ -147,7 +147,7 @@ class Traffic:
     # -- half messages -------------------------------------------------------------------------------------------
 
     def ingest(self, business: str, producer: str, halves: Sequence[Shipped]) -> Verdict:
-        """Judge half messages; what is taken is then received (`unsaved.receive`)."""
+        """Decide whether half messages are taken. The caller then counts them with `unsaved.receive`."""
         admission = self.admission
         nbytes = sum(len(half.body) for half in halves)
         unsaved = admission.unsaved
@@ -163,16 +163,16 @@ class Traffic:
         return verdict
 
     def _behind_bytes(self, business: str, now: float) -> int:
-        """Return how far the full data is behind, 0 to a business whose own hardly is. Not summed for every frame."""
+        """Return how far the full data is behind; 0 if that of this business hardly is. The sum is cached."""
         if now - self._behind_at >= BEHIND_EVERY_S:
             self._behind, self._behind_at = self._core.materialiser.behind(), now
             self._behind_sum = sum(self._behind.values())
         return self._behind_sum if self._behind.get(business, 0) > SMALL_BYTES else 0
 
     def pieces(self, halves: Sequence[Shipped]) -> Iterator[Sequence[Shipped]]:
-        """Cut what has arrived where it is larger than may be under way to the disk at once.
+        """Cut half messages into pieces that may be written to disk at once.
 
-        While small commits are there that is less: a piece is never divided again, and they wait for it.
+        Pieces are smaller while small commits are active, because those wait for a whole piece.
         """
         size = self.admission.turns.size
         bound = self._core.precedence.turn_bytes(size, RESTING_GROUP_BYTES, self.monotonic())
@@ -185,7 +185,7 @@ class Traffic:
         yield halves[first:]
 
     async def turn(self, business: str, producer: str, nbytes: int) -> Turn:
-        """Wait until a piece may go to the disk: everybody has a turn, small pieces beside the large ones."""
+        """Wait until a piece may be written to disk. Businesses take turns; small pieces do not wait for large ones."""
         began = self.monotonic()
         turn = await self.unsaved.turn(nbytes)
         if (waited_s := self.monotonic() - began) > NOTICED_S:
@@ -193,13 +193,13 @@ class Traffic:
         return turn
 
     def saved(self, business: str, turn: Turn, asked_at: float, since: float) -> None:
-        """Take note that a piece is on disk, or was refused there: it asked for its turn, and had it `since`."""
+        """Record that a piece was saved or refused; it asked for its slot at `asked_at` and got it at `since`."""
         now = self.monotonic()
         self.unsaved.done(business, turn, now - since, self._core.commits.waited_s)
         self._core.precedence.answered(business, SAVES_OF_A_COMMIT * (now - asked_at), now, asked_at=asked_at)
 
     async def room(self, business: str, producer: str, *, small: bool) -> None:
-        """Wait until more may be received for a business; others go on."""
+        """Wait until more may be received for a business. Other businesses continue."""
         if self.unsaved.has_room(business, small=small):
             return
         began = self.monotonic()
@@ -207,7 +207,7 @@ class Traffic:
         self.waited(Brake.MEMORY, business, producer, self.monotonic() - began)
 
     def refused(self, error: Overloaded | StoreFull, business: str, producer: str) -> int:
-        """Return in how many milliseconds what the commit thread has refused is sent again."""
+        """Return after how many milliseconds the producer sends refused half messages again."""
         if isinstance(error, StoreFull):
             wait_ms, brake = STORE_FULL_RETRY_MS, Brake.DISK
         else:
@@ -235,7 +235,7 @@ class Traffic:
 
     @asynccontextmanager
     async def load(self, business: str) -> AsyncIterator[None]:
-        """Let a key range of full data be read, when it is its turn."""
+        """Wait for a slot to read a key range of full data, and hold it."""
         slots = self.admission.loads
         began = self.monotonic()
         while not slots.enter():
@@ -250,12 +250,12 @@ class Traffic:
             self._left.set()
 
     def check_snapshot(self, business: str, holder: str) -> None:
-        """Raise Overloaded while no new snapshot is to be made."""
+        """Raise Overloaded while no new snapshot may be opened."""
         if wait_s := self.admission.snapshot_wait_s(business, holder, self.monotonic()):
             raise Overloaded("full data is degraded: no new snapshot is made now", retry_after_s=wait_s)
 
     async def full_data(self, business: str, nbytes: int, took_s: float = 0.0) -> None:
-        """Wait until a chunk of full data, which took so long to read, may go."""
+        """Wait until a chunk of full data may be sent. Reading it took `took_s`."""
         now = self.monotonic()
         if nbytes > SMALL_BYTES and (rest_s := self._core.precedence.rest_s("loads", took_s, now)):
             await asyncio.sleep(rest_s)

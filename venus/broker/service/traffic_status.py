@@ -1,4 +1,4 @@
-"""Traffic as status shows it: brakes, lanes, facts of health, gauges; and its alarms."""
+"""Flow control in the status and in Prometheus: limiters, lanes, health facts, gauges, windows, and alarms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from venus.flow.degradation import THREADS, Lane
 from venus.flow.windows import Window
 from venus.wire import broker_pb2
 
-#: Gauges of the status that concern many subscribers.
+#: Gauges of the status about shared frames.
 _FAN_OUT = (
     (GaugeMetricFamily, "venus_subscribers", "Streams of consumers", "subscribers"),
     (
@@ -31,12 +31,12 @@ _FAN_OUT = (
 
 
 def details_are_degraded(status: broker_pb2.BrokerStatus) -> bool:
-    """Whether figures of single tables are left out now."""
+    """Return whether figures of single tables are left out now."""
     return any(lane.lane == Lane.DETAILS and lane.degraded_since_us for lane in status.traffic.lanes)
 
 
 def traffic_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
-    """Return every family."""
+    """Yield the families of flow control."""
     yield from _brakes(status.traffic)
     yield from _lanes(status.traffic)
     yield from _windows(status)
@@ -51,9 +51,9 @@ def traffic_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
 
 def _brakes(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
     labels = ["brake", "business"]
-    times = CounterMetricFamily("venus_braked", "How often somebody was told to wait", labels=labels)
-    waited = CounterMetricFamily("venus_braked_seconds", "How long they were told to wait", labels=labels)
-    now = GaugeMetricFamily("venus_brake_on", "1 while the brake holds somebody back", labels=labels)
+    times = CounterMetricFamily("venus_braked", "How often the limiter delayed a client", labels=labels)
+    waited = CounterMetricFamily("venus_braked_seconds", "How long the limiter delayed clients", labels=labels)
+    now = GaugeMetricFamily("venus_brake_on", "1 while the limiter delays a client", labels=labels)
     for brake in traffic.brakes:
         names = [brake.brake, brake.business]
         times.add_metric(names, brake.times)
@@ -64,10 +64,10 @@ def _brakes(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
 
 def _lanes(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
     degraded = GaugeMetricFamily(
-        "venus_lane_degraded", "1 while a lane is degraded; lane 4 goes first", labels=["lane"]
+        "venus_lane_degraded", "1 while a lane is degraded; lane 4 is degraded first", labels=["lane"]
     )
     since = GaugeMetricFamily(
-        "venus_lane_degraded_since_seconds", "Unix time since when, 0 = it is served fully", labels=["lane"]
+        "venus_lane_degraded_since_seconds", "Unix time of the degradation, 0 = none", labels=["lane"]
     )
     waiting = GaugeMetricFamily("venus_lane_waiting", "Calls of a lane that wait for a thread", labels=["lane"])
     for lane in traffic.lanes:
@@ -86,7 +86,9 @@ def _fan_out(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
 
 def _windows(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
     labels = ["business", "group"]
-    window = GaugeMetricFamily("venus_consumer_window_bytes", "How much may be under way to a consumer", labels=labels)
+    window = GaugeMetricFamily(
+        "venus_consumer_window_bytes", "Bytes that may be in flight to a consumer", labels=labels
+    )
     slow = GaugeMetricFamily("venus_consumer_slow", "1 while a connected consumer takes nothing", labels=labels)
     for business in status.businesses:
         for consumer in business.consumers:
@@ -96,12 +98,12 @@ def _windows(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
     return window, slow
 
 
-#: The window of a consumer group's stream, by business and group; None = it has no stream here.
+#: Returns the window of a consumer group's stream by business and group; None if it has no stream here.
 Windows = Callable[[str, str], Window | None]
 
 
 class TrafficStatus:
-    """Laid over the core's status."""
+    """Adds flow control to the core's status."""
 
     def __init__(
         self, traffic: Traffic, core: Core, bridge: LoopBridge, windows: Windows, frames: SharedFrames
@@ -110,7 +112,7 @@ class TrafficStatus:
         self._frames = frames
 
     def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
-        """Add it, of one business or of all; from any thread."""
+        """Add the traffic of one business or of all. Works in any thread."""
         now = self._traffic.monotonic()
         ahead_us = time.time_ns() // 1000 - int(now * 1e6)
         status.traffic.CopyFrom(
@@ -191,9 +193,7 @@ class TrafficStatus:
         alarms = []
         for found in self._traffic.admission.degradation.degraded.copy():
             since = datetime.fromtimestamp((ahead_us / 1e6) + found.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            then = (
-                f"; {found.way_out}; well below the limit it is served fully again by itself" if found.way_out else ""
-            )
+            then = f"; {found.way_out}; the lane recovers by itself well below the limit" if found.way_out else ""
             number, name = found.lane.value, found.lane.label
             alarms.append(f"lane {number} ({name}) is degraded since {since}: {found.reason}{then}")
         return alarms

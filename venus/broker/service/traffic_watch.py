@@ -1,7 +1,7 @@
-"""Looks at the broker four times a second: how late its loop is, how busy and how full the machine; degrades, restores.
+"""Load monitor: measures loop latency, CPU, memory and disk four times a second; degrades and restores lanes.
 
-While next to nothing goes on it looks more rarely, so that an idle broker is not woken for a look at itself. What it
-finds is kept in `Traffic` and told in the log once. The blocking looks are made in the control lane.
+A quiet broker measures less often, so that it stays idle. Results are kept in `Traffic` and logged once. Blocking
+measurements run in the control lane.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from venus.flow.windows import Window
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
-#: So many looks make a reading; the lateness of the loop is their median.
+#: So many samples make a reading; the latency of the loop is their median.
 LOOKS = 4
-#: While the broker is quiet, one look makes a reading, after this time.
+#: While the broker is quiet, one sample makes a reading, after this time.
 QUIET_LOOK_S = 2.0
-#: It is quiet below so much of a core and such a lateness, while no consumer owes an acknowledgement.
+#: The broker is quiet below this CPU use and loop latency, while no consumer owes an acknowledgement.
 QUIET_CPU_PERCENT = 10.0
 QUIET_LATE_S = 0.05
-#: A busy machine is a fact about the broker's health only if the broker uses so much of what is used.
+#: A busy machine counts against the broker's health only if the broker causes this fraction of the load.
 OWN_CPU_PART = 0.5
-#: In data_dir while the broker runs.
+#: Name of a file in data_dir that exists while the broker runs.
 RUNNING = "running"
 
 
@@ -49,12 +49,12 @@ class Consumer(Protocol):
     window: Window
 
     def unacknowledged_s(self, now: float) -> float:
-        """For how long it has had something to acknowledge; 0 = it has not."""
+        """Return for how long the consumer has owed an acknowledgement; 0 means it owes none."""
         ...
 
 
 class TrafficWatch:
-    """The task, and what it remembers from one look to the next."""
+    """The monitoring task and its state between two samples."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class TrafficWatch:
         self._running = Running(core.data_dir / RUNNING)
 
     def start(self) -> None:
-        """Begin, in the running loop."""
+        """Start the task in the running loop."""
         self._running.begin()
         self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """End it: the broker stops."""
+        """Stop the task because the broker stops."""
         if self._task is not None:
             self._task.cancel()
             self._running.end()
@@ -100,10 +100,10 @@ class TrafficWatch:
             except (OSError, VenusError) as error:
                 logger.warning("the state of the machine cannot be read: %s", error)
             except Exception:  # without this task nothing would be degraded any more, nor restored
-                logger.exception("the broker could not look at its traffic")
+                logger.exception("the broker could not measure its load")
 
     def _machine(self) -> dict[str, float]:
-        """Read what needs system calls; blocking."""
+        """Measure the machine by system calls. Blocks."""
         found = os.statvfs(self._core.data_dir)
         used = found.f_blocks - found.f_bfree
         return {
@@ -114,7 +114,7 @@ class TrafficWatch:
         }
 
     def look(self, late_s: float, machine: dict[str, float]) -> None:
-        """Take in one reading."""
+        """Process one reading."""
         now = self._traffic.monotonic()
         readings = self._readings(late_s, machine, self._traffic.look())
         degradation = self._traffic.admission.degradation
@@ -145,7 +145,7 @@ class TrafficWatch:
         }
 
     def _own_cpu_percent(self, rested_s: float) -> float:
-        """Return what the process uses of a core, with what its large work would have used, had it not rested."""
+        """Return the CPU use of the process in percent of a core, pauses of large work included."""
         cpu_s, now = time.process_time(), time.monotonic()
         percent = 100.0 * (cpu_s + rested_s - self._cpu_s) / max(0.001, now - self._looked_at)
         self._cpu_s, self._looked_at = cpu_s, now
@@ -153,7 +153,7 @@ class TrafficWatch:
         return percent
 
     def _health_cpu_percent(self, machine_percent: float) -> float:
-        """Return how busy the machine is, if that is this broker's doing: other work there is no fault of it."""
+        """Return the CPU use of the machine if this broker causes it, else 0."""
         own_percent = self._own_cpu / (psutil.cpu_count() or 1)
         return machine_percent if own_percent >= OWN_CPU_PART * machine_percent else 0.0
 
@@ -177,18 +177,18 @@ class TrafficWatch:
 
 
 class Running:
-    """A file that is there while a broker runs: whoever finds it at the start follows one that was killed."""
+    """A file that exists while the broker runs. A broker that finds it at its start follows a crash."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self.crashed: list[bool] = []  # told once
+        self.crashed: list[bool] = []  # reported once
 
     def begin(self) -> None:
-        """Look, and leave the sign."""
+        """Check for a crash, then create the file."""
         if self._file.exists():
             self.crashed.append(True)
         self._file.touch(mode=0o600)
 
     def end(self) -> None:
-        """Remove the sign."""
+        """Remove the file."""
         self._file.unlink(missing_ok=True)

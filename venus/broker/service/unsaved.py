@@ -1,8 +1,8 @@
-"""What streams have received and not saved: who may receive more, and whose turn at the disk it is.
+"""Received half messages that are not saved yet: limits of memory, and slots of the disk.
 
-Memory is shared by business (Sharing), the way to the disk by pieces in a line (Turns, flow/turns.py). A frame that
-waits for its turn is in memory already, so while as many wait as memory allows, streams of large frames are not read.
-In the event loop.
+Businesses share memory (`Sharing`); pieces queue for the disk (`Turns`, flow/turns.py). A frame that waits for its slot
+already uses memory. So while waiting frames fill the allowed memory, streams of large frames are not read. Used in the
+event loop.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from venus.flow.turns import Sharing, Turn, Turns
 
 
 class Unsaved:
-    """The bookkeeping of all streams."""
+    """Accounting of unsaved bytes of all streams."""
 
     def __init__(self, sharing: Sharing, turns: Turns) -> None:
         self._sharing, self._turns = sharing, turns
-        self._going: dict[Turn, asyncio.Future[None]] = {}  # who waits for a turn
-        self._own: dict[str, asyncio.Event] = {}  # who waits until some of the own is saved, by business
-        self._reading: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # who waits for memory
+        self._going: dict[Turn, asyncio.Future[None]] = {}  # waiting for a slot
+        self._own: dict[str, asyncio.Event] = {}  # waiting until bytes of the same business are saved
+        self._reading: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # waiting for memory
 
     def receive(self, business: str, nbytes: int) -> Received:
-        """Count a frame's half messages that were taken."""
+        """Count the accepted half messages of a frame."""
         self._sharing.add(business, nbytes)
         return Received(self, business, nbytes)
 
     def has_room(self, business: str, *, small: bool) -> bool:
-        """Whether more may be received for a business whose frames are `small`, or not."""
+        """Return whether more may be received for a business with `small` or large frames."""
         return self._sharing.has_room(business, self._turns.size) and (small or self._sharing.is_below_limit)
 
     async def room(self, business: str, *, small: bool) -> None:
-        """Wait for that: first for the own ones, then, in line, for memory."""
+        """Wait until more may be received: first for bytes of the same business, then in line for memory."""
         while not self._sharing.has_room(business, self._turns.size):
             await self._own.setdefault(business, asyncio.Event()).wait()
         if small or self._sharing.is_below_limit:
@@ -44,12 +44,12 @@ class Unsaved:
         try:
             await reading
         except BaseException:
-            if self._reading.pop(reading, reading) is reading:  # its turn had come
+            if self._reading.pop(reading, reading) is reading:  # it had been chosen
                 self._read_on()
             raise
 
     async def turn(self, nbytes: int) -> Turn:
-        """Wait until so much may go to the disk. Give it back with `done`, or with `unused`."""
+        """Wait for a disk slot of this size. The caller returns it with `done` or `unused`."""
         turn = self._turns.ask(nbytes)
         if not turn.granted:
             going = self._going[turn] = asyncio.get_running_loop().create_future()
@@ -63,23 +63,26 @@ class Unsaved:
         return turn
 
     def unused(self, turn: Turn) -> None:
-        """Give a turn back: its piece is not wanted any more."""
+        """Return a slot whose piece is not written."""
         self._wake(self._turns.give_up(turn))
 
     def done(self, business: str, turn: Turn, took_s: float, waited_s: float) -> None:
-        """Count a piece that is saved or was refused `took_s` after its turn, of which it waited for the disk."""
+        """Count a piece as saved or refused `took_s` after its slot began; it waited `waited_s` for the disk."""
         self._wake(self._turns.saved(turn, waited_s))
         self.forget(business, turn.nbytes, took_s)
 
     def forget(self, business: str, nbytes: int, took_s: float = 0.0) -> None:
-        """Count bytes that are in memory no more; 0 s = that says nothing."""
+        """Uncount bytes that left memory. With `took_s` 0 they do not affect the measured rate."""
         self._sharing.remove(business, nbytes, took_s)
         if business in self._own and self._sharing.has_room(business, self._turns.size):
             self._own.pop(business).set()
         self._read_on()
 
     def _read_on(self) -> None:
-        """Let one stream read for each piece that has gone, and all when nothing is left: who reads may get nothing."""
+        """Wake one waiting stream for each saved piece, and all of them when memory is empty.
+
+        A woken stream may receive nothing.
+        """
         count = len(self._reading) if not self._sharing.nbytes else int(self._sharing.is_below_limit)
         for _ in range(min(count, len(self._reading))):
             reading, _ = self._reading.popitem(last=False)
@@ -94,7 +97,7 @@ class Unsaved:
 
 
 class Received:
-    """A frame's half messages; what was not passed on when it ends is forgotten."""
+    """Accounting of one frame. At its end, bytes that were not passed on are uncounted."""
 
     def __init__(self, unsaved: Unsaved, business: str, nbytes: int) -> None:
         self._unsaved, self._business, self._left = unsaved, business, nbytes
@@ -109,5 +112,5 @@ class Received:
             self._unsaved.forget(self._business, self._left)
 
     def passed_on(self, nbytes: int) -> None:
-        """Take note that a piece goes to the core: `Unsaved.done` counts it."""
+        """Record that a piece goes to the core; `Unsaved.done` uncounts it."""
         self._left -= nbytes

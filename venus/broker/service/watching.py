@@ -1,6 +1,6 @@
-"""Looks at the broker every few seconds: what needs somebody, since when, who is told, and a point of the history.
+"""Alarm monitor: checks the status every few seconds, keeps alarms, notifies recipients, and records the history.
 
-It runs beside the data and never in its way: looking is a call of the control lane, sending has threads of its own.
+Checks run in the control lane and notifications in their own threads, so neither delays the data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: A clock that differs by less from one look to the next has not been set, but is kept right.
+#: A smaller jump between two checks is an adjustment of the clock, not a new setting.
 SET_S = 1.0
 
 
@@ -58,7 +58,7 @@ class Watch:
         self._last: list[tuple[str, str]] = []
 
     def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
-        """Add what the broker concludes itself, and recipients that cannot be reached, to the alarms of a status."""
+        """Add the broker's own conclusions and unreachable recipients to the alarms of a status."""
         with self._lock:
             since = self._since()
             now_s = self._clock()
@@ -74,13 +74,13 @@ class Watch:
         status.alarms.extend(self._notifier.problems())
 
     def look(self, status_of: Callable[[], broker_pb2.BrokerStatus]) -> None:
-        """Look once: note alarms, tell them, add to the history."""
+        """Check once: update alarms, notify recipients, add to the history."""
         self._follow_clock()
         now_s = self._clock()
         try:
             status = status_of()
         except VenusError as error:
-            found = [*self._last, ("", f"the broker cannot say how it stands: {error}")]
+            found = [*self._last, ("", f"the broker cannot report its status: {error}")]
             elsewhere: set[str] = set()
         else:
             found = [*sentences(status), *judged(status, self._now(now_s), self._late)]
@@ -89,7 +89,7 @@ class Watch:
             with self._lock:
                 self._history.take(status, psutil.Process().memory_info().rss, now_s)
         with self._lock:
-            # a broker that follows speaks for its own replica alone
+            # a follower reports only its own replica
             notices = self._book.step(found, now_s, elsewhere - {business for business, _ in found})
         if notices:
             self._notifier.tell(notices)
@@ -98,7 +98,7 @@ class Watch:
             remembered.save(self._path, self._book.all())
 
     def _follow_clock(self) -> None:
-        """Let what is known be as old as it is, if the clock was set since the last look."""
+        """Shift the times of alarms and history if the clock was set since the last check."""
         ahead_s = self._clock() - self._steady()
         by_s, self._ahead_s = ahead_s - self._ahead_s, ahead_s
         if abs(by_s) < SET_S:
@@ -113,7 +113,7 @@ class Watch:
         return Now(us=int(now_s * 1e6), set_back_us=int(self._set_back_s * 1e6))
 
     def described(self, status: broker_pb2.BrokerStatus) -> list[dict[str, Any]]:
-        """Return the alarms of a status as JSON: the rule, since when, on which hop, and what can be typed."""
+        """Return the alarms of a status as JSON: rule, start, hop, text and suggested commands."""
         with self._lock:
             since = self._since()
         now_s = self._clock()
@@ -130,12 +130,12 @@ class Watch:
         return sorted(shown, key=lambda found: int(str(found["since_us"])))
 
     def history(self) -> Shown:
-        """Return the last hours."""
+        """Return the history."""
         with self._lock:
             return self._history.shown()
 
     def recipients(self) -> list[Sent]:
-        """Return how the messages to each recipient fare."""
+        """Return the results of the notifications to each recipient."""
         return self._notifier.states()
 
     def _since(self) -> dict[Key, float]:
@@ -143,7 +143,7 @@ class Watch:
 
 
 def sentences(status: broker_pb2.BrokerStatus) -> list[tuple[str, str]]:
-    """Return every alarm of a status with its business, empty for the broker's own."""
+    """Return every alarm of a status with its business, "" for the broker's own."""
     own = [("", text) for text in status.alarms]
     return own + [(entry.business, text) for entry in status.businesses for text in entry.alarms]
 
@@ -151,10 +151,10 @@ def sentences(status: broker_pb2.BrokerStatus) -> list[tuple[str, str]]:
 async def keep_watch(
     watch: Watch, bridge: LoopBridge, status_of: Callable[[], broker_pb2.BrokerStatus], every_s: float
 ) -> None:
-    """Look until cancelled; what goes wrong here is logged and ends nothing."""
+    """Check until cancelled. Errors are logged and do not end the task."""
     while True:
         try:
             await bridge.blocking(Lane.CONTROL, watch.look, status_of)
         except Exception:
-            logger.exception("the broker could not look at itself")
+            logger.exception("the broker could not check its status")
         await asyncio.sleep(every_s)

@@ -1,1 +1,1 @@
-"""The full data: how it is made of the queue, cut, and read in parts."""
+"""The full data: built from the queue, cut into snapshots, and read in parts."""

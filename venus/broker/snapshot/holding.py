@@ -1,7 +1,7 @@
-"""Who holds which cut of the full data, and until when: leases that survive a restart, and the files under them.
+"""Leases on cuts of the full data, stored so that they survive a restart, and the checkpoint files that they keep.
 
-A checkpoint goes with the last lease on it. What is held is in the store, so that a loader reads on after a restart
-of the broker.
+A checkpoint is removed with its last lease. The leases are in the store, so a loader continues after a restart of the
+broker.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Checkpoints:
         self._directory = directory
         self._lock = threading.Lock()
         self._readers: dict[str, _Reader] = {}
-        self._going: set[str] = set()  # dropped, and not removed yet
+        self._going: set[str] = set()  # dropped, but not removed yet
 
     def path(self, name: str) -> Path:
-        """Return where a checkpoint lies, or will."""
+        """Return the path of a checkpoint, which need not exist yet."""
         return self._directory / name
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Store]:
-        """Open a checkpoint; it stays open for the next one who reads it.
+        """Open a checkpoint; it stays open for the next reader.
 
-        Raises SnapshotExpired if it was dropped: whoever asked for it did not know yet that its last lease has ended.
+        Raises SnapshotExpired if it was dropped because its last lease has just ended.
         """
         with self._lock:
             reader = self._readers.get(name)
@@ -67,23 +67,23 @@ class Checkpoints:
                 self._remove(name, reader)
 
     def drop(self, name: str) -> None:
-        """Remove a checkpoint as soon as nobody reads it."""
+        """Remove a checkpoint as soon as it has no reader."""
         with self._lock:
             self._going.add(name)
             reader = self._readers.get(name)
             if reader is not None and reader.users:
-                return  # the one who reads closes it
+                return  # the last reader closes it
         self._remove(name, reader)
 
     def drop_others(self, names: Set[str]) -> None:
-        """Remove what is here and has none of these names."""
+        """Remove all checkpoints except these."""
         if self._directory.is_dir():
             for found in self._directory.iterdir():
                 if found.name not in names:
                     stores.remove(found)
 
     def close_all(self) -> None:
-        """Close what is open; the files stay."""
+        """Close the open checkpoints; the files stay."""
         with self._lock:
             readers, self._readers = list(self._readers.values()), {}
         for reader in readers:
@@ -101,22 +101,22 @@ class Checkpoints:
 
 logger = logging.getLogger(__name__)
 
-#: When a snapshot of an earlier process was made, as far as sharing goes.
+#: Creation time of snapshots of an earlier process, so that they are not shared.
 _LONG_AGO_US = -(10**18)
-#: A client may ask for a lease of this length, or of the broker's own if that is longer: reading renews it.
+#: Longest lease that a client may request, unless the broker's default is longer. Reading renews a lease.
 LEASE_S_MAX = 3600
-#: A lease is renewed once less than three quarters of it are left: microseconds of each of its seconds.
+#: A lease is renewed once less than three quarters of it are left: microseconds for each of its seconds.
 _RENEWED_BELOW_US = 750_000
-#: A lease lasts so long until who asked for it says that he has it: as long as a client waits for the answer.
+#: A lease lasts so long until its holder confirms it: as long as a client waits for the answer.
 UNCONFIRMED_S = 120
-NAMELESS = "somebody without a name"
-#: So many leases are in a status, and so many holders are named in a refusal.
+NAMELESS = "an unnamed client"
+#: Limits of leases in a status, and of holders named in a refusal.
 LEASES_SHOWN_MAX = 100
 _SHOWN_MAX = 8
 
 
 class Holding:
-    """All leases of a broker, and the checkpoints that they keep; thread-safe. `record` stores a lease, or its end."""
+    """All leases of a broker and their checkpoints. Thread-safe. `record` stores a lease or its end."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Holding:
         self._leases = Leases()
 
     def load(self, store: Store) -> None:
-        """Take up the leases found in the store; remove checkpoints that nobody has a lease on."""
+        """Load the leases from the store; remove checkpoints without a lease."""
         for _, value in store.scan_prefix(keys.STATE, keys.PIN):
             pin = leases.decode(json.loads(value))
             broken = files.broken(self.checkpoints.path(pin.directory))
@@ -142,7 +142,7 @@ class Holding:
                 logger.warning("snapshot %s is dropped, its loader opens a new one: %s", pin.snapshot_id, broken)
                 self._record(pin.snapshot_id, None)
             else:
-                # its holder could not renew it while the broker was off: the lease starts over
+                # the holder could not renew it while the broker was down: the lease starts over
                 lease_s = min(pin.lease_s, self._lease_s_max)
                 until = self.until(lease_s)
                 self._leases.add(replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until, lease_s=lease_s))
@@ -153,11 +153,11 @@ class Holding:
         return self._leases.held(business.number if business is not None else None)
 
     def directories(self) -> set[str]:
-        """Return the checkpoints that somebody has a lease on; each keeps files from being deleted."""
+        """Return the checkpoints with leases. Each keeps files from being deleted."""
         return self._leases.directories()
 
     def find(self, snapshot_id: str) -> Pin | None:
-        """Return a lease, also one that has just ended, or None."""
+        """Return a lease, even one whose time is over, or None."""
         return self._leases.find(snapshot_id)
 
     def status(
@@ -165,7 +165,7 @@ class Holding:
     ) -> list[broker_pb2.LeaseStatus]:
         """Describe the leases on the full data of a business, the first to end first.
 
-        `add` completes each of them, by the name of its snapshot.
+        `add` completes each description, by the id of its snapshot.
         """
         now, found = self.clock_us(), []
         for pin in sorted(self.held(business), key=lambda pin: pin.expires_at_us)[:LEASES_SHOWN_MAX]:
@@ -176,7 +176,7 @@ class Holding:
         return found
 
     def lease_s(self, asked_s: int) -> int:
-        """Return how long a lease is that somebody asks for; 0 = as usual. Raises Refused."""
+        """Return the length of a requested lease; a request of 0 gets the default. Raises Refused."""
         if asked_s > self._lease_s_max:
             raise Refused(
                 f"a lease of {asked_s} s is too long: this broker gives {self._lease_s_max} s at most",
@@ -185,23 +185,23 @@ class Holding:
         return asked_s or int(self._default_lease_s)
 
     def until(self, lease_s: int) -> int:
-        """Return when a lease ends that begins now."""
+        """Return the end of a lease that begins now."""
         return self.clock_us() + lease_s * 10**6
 
     def first_until(self, lease_s: int, *, confirms: bool) -> int:
-        """Return when a new lease ends unless it is renewed; `confirms`: its holder renews it at once.
+        """Return the end of a new lease. With `confirms` its holder renews it at once, so it starts short.
 
-        An answer may be lost, and nobody has such a lease then.
+        If the answer to the holder is lost, the lease ends soon.
         """
         return self.until(min(lease_s, UNCONFIRMED_S) if confirms else lease_s)
 
     def add(self, pin: Pin) -> None:
-        """Take up a new lease, and wait until it is stored."""
+        """Add a new lease, and wait until it is stored."""
         self._leases.add(pin)
         self._note(pin).result()
 
     def complete(self, pin: Pin) -> None:
-        """Replace a lease by one that says more, and wait until it is stored. Raises SnapshotExpired."""
+        """Replace a lease by a completed one, and wait until it is stored. Raises SnapshotExpired."""
         self._leases.replace(pin)
         self._note(pin).result()
 
@@ -219,11 +219,11 @@ class Holding:
         return pin
 
     def over(self) -> list[str]:
-        """Return the snapshots whose leases are over; each is told once, to be ended."""
+        """Return the snapshots whose leases are over. Each is returned once; the caller ends it."""
         return self._leases.over(self.clock_us())
 
     def end(self, snapshot_id: str) -> str:
-        """End a lease, and with the last one its checkpoint, whose name is returned then. Ending twice is no error."""
+        """End a lease. With the last one drop the checkpoint and return its name. Ending twice is no error."""
         ended = self._leases.end(snapshot_id)
         if ended is None:
             return ""
@@ -241,7 +241,7 @@ class Holding:
 
 
 def shown(pins: Sequence[Pin], now_us: int) -> str:
-    """Name who has leases, each with the time that it has at most, the first to end first."""
+    """Return the holders of leases with the time left, the first to end first, as text."""
     ends: dict[str, int] = {}
     for pin in sorted(pins, key=lambda pin: pin.expires_at_us):
         ends[pin.holder or NAMELESS] = max(0, pin.expires_at_us - now_us) // 10**6

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: read outside, the rows and the offset could disagree by a batch."""
+"""Metadata of a checkpoint, read from inside it. Metadata of the live store could differ from its rows by a batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.wire import change_pb2
 
 
 def look(store: Store, business: Business, directory: str, *, now: int, until: int, lease_s: int, holder: str) -> Pin:
-    """Return a new lease on a checkpoint that has just been made. Raises Unavailable if a mirror began again meanwhile.
+    """Return a new lease on a new checkpoint. Raises Unavailable if a mirror began its full data again meanwhile.
 
     `now` and `until` are microseconds.
     """
@@ -34,7 +34,7 @@ def look(store: Store, business: Business, directory: str, *, now: int, until: i
         directory=directory,
         business=business.number,
         offset=at.offset,
-        # of the epochs that began long ago only the batches themselves tell
+        # the epochs that began long ago are known only from the batches
         epoch=max(_epoch_below(at.offset, core["epochs"], source), below.epoch if below is not None else 0),
         sequence=at.sequence,
         last_batch=core["last_batch"] if last is None else last,
@@ -49,8 +49,8 @@ def look(store: Store, business: Business, directory: str, *, now: int, until: i
 def _epoch_below(offset: int, epochs: list[tuple[int, int]], source: Mirror | None) -> int:
     """Return the epoch of the last change below a cut, 0 if there is none.
 
-    The first one of a mirror that an older version filled begins where its own cut is. Any other that begins there has
-    nothing below it: who is told of it would tell everybody who is at the cut that they have diverged.
+    At a mirror that an older version filled, the first epoch begins at the mirror's own cut and counts. Any other epoch
+    that begins at the cut has no change below it: with it, consumers at the cut would be refused as diverged.
     """
     found = [e for i, (e, start) in enumerate(epochs) if start < offset or _is_of_cut(i, start, source)]
     return found[-1] if found else 0
@@ -61,12 +61,12 @@ def _is_of_cut(i: int, start: int, source: Mirror | None) -> bool:
 
 
 def reached(store: Store, business: int) -> Materialised:
-    """Return how far the full data is."""
+    """Return the progress of the full data."""
     return decode_materialised(store.get(keys.STATE, keys.materialised_key(business)))
 
 
 def schemas(store: Store, pin: Pin, table_ids: tuple[int, ...] = ()) -> list[change_pb2.TableSchema]:
-    """Return the schemas of what is in a cut, of these tables if any are named."""
+    """Return the schemas in a cut, only of these tables if any are named."""
     return [
         schema
         for offset, schema in schemas_of(store, pin.business)
@@ -75,7 +75,7 @@ def schemas(store: Store, pin: Pin, table_ids: tuple[int, ...] = ()) -> list[cha
 
 
 def _below(store: Store, business: int, offset: int) -> Placed | None:
-    """Return where the newest batch below an offset is, None if the queue does not have it any more."""
+    """Return the newest batch below an offset, None if it was trimmed."""
     below = store.before(keys.QUEUE, keys.queue_key(business, offset))
     if below is None or below[0][:4] != keys.queue_key(business, 0)[:4]:
         return None
@@ -83,7 +83,7 @@ def _below(store: Store, business: int, offset: int) -> Placed | None:
 
 
 def _batch_before(store: Store, business: int, offset: int) -> int | None:
-    """Return the batch before the oldest one from an offset on; None if there is none."""
+    """Return the number of the batch before the oldest one from an offset on; None if there is none."""
     prefix = keys.queue_key(business, 0)[:4]
     above = next(store.scan(keys.QUEUE, keys.queue_key(business, offset), keys.after_prefix(prefix), limit=1), None)
     return queue_index.decode(keys.queue_offset(above[0]), above[1]).batch_no - 1 if above is not None else None

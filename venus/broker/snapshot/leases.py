@@ -1,4 +1,4 @@
-"""Who has a lease on which checkpoint, and until when."""
+"""Leases on checkpoints, in memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from venus.network.row_filters import RowFilter
 
 #: A planned split: table, low and high in hexadecimal.
 Range = tuple[int, str, str]
-#: Ends of leases that are over by themselves are dropped once they are most of what is remembered, and this many.
+#: Outdated ends of leases are dropped once there are this many and they are the majority.
 _ENDS_MIN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A lease on a checkpoint. Its times are microseconds of a clock that no one sets, and of this process only."""
+    """A lease on a checkpoint. Its times are microseconds of the monotonic clock of this process."""
 
     snapshot_id: str
     directory: str
@@ -36,17 +36,17 @@ class Pin:
     last_batch: int = 0
     plan: tuple[Range, ...] = ()
     where: tuple[RowFilter, ...] = ()  # which rows are read
-    fill: int = 0  # of a mirror: which full data; not stored, as only what is fresh is shared
+    fill: int = 0  # full data of a mirror; not stored, because only fresh snapshots are shared
 
 
 def decode(stored: Mapping[str, Any]) -> Pin:
-    """Read a lease as it was stored: a dictionary of its fields."""
+    """Decode a stored lease, a dictionary of its fields."""
     plan = tuple((table, low, high) for table, low, high in stored.get("plan", ()))
     return Pin(**{**stored, "plan": plan, "where": row_filters.decode(stored.get("where", ()))})
 
 
 class Leases:
-    """All leases of a broker; thread-safe. Looking for those that are over costs nothing for the others."""
+    """All leases of a broker. Thread-safe. Finding expired leases does not visit the others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Leases:
         self._ends: list[tuple[int, str]] = []  # a heap; a lease that was renewed has its earlier end here
 
     def add(self, pin: Pin) -> None:
-        """Take up a new lease."""
+        """Add a new lease."""
         with self._lock:
             self._pins[pin.snapshot_id] = pin
             self._users[pin.directory] += 1
@@ -77,12 +77,12 @@ class Leases:
         return pin
 
     def find(self, snapshot_id: str) -> Pin | None:
-        """Return a lease, also one that has just ended, or None."""
+        """Return a lease, even one whose time is over, or None."""
         with self._lock:
             return self._pins.get(snapshot_id)
 
     def end(self, snapshot_id: str) -> tuple[Pin, bool] | None:
-        """End a lease; return it, and whether it was the last one on its checkpoint. None: it has ended already."""
+        """End a lease; return it, and whether it was the last one on its checkpoint. None if it has ended already."""
         with self._lock:
             pin = self._pins.pop(snapshot_id, None)
             if pin is None:
@@ -97,7 +97,7 @@ class Leases:
             return pin, last
 
     def over(self, now_us: int) -> list[str]:
-        """Return the snapshots whose leases are over; each is told once, to be ended."""
+        """Return the snapshots whose leases are over. Each is returned once; the caller ends it."""
         found = []
         with self._lock:
             while self._ends and self._ends[0][0] <= now_us:
@@ -116,10 +116,10 @@ class Leases:
 
     @property
     def remembered(self) -> int:
-        """How many ends are in memory: of all leases, and of some that have ended."""
+        """How many ends are in memory: those of all leases, and outdated ones."""
         return len(self._ends)
 
     def directories(self) -> set[str]:
-        """Return the checkpoints that somebody has a lease on."""
+        """Return the checkpoints with leases."""
         with self._lock:
             return set(self._users)

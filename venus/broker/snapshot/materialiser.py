@@ -1,7 +1,7 @@
 """The full data: committed batches become rows, one per record_id (VENUS 3.3, table 3).
 
-Runs in a thread of its own, off the acknowledgement path, in steps of bounded size (step.py). Checkpoints are made
-here, between two steps at the end of a cut: a snapshot never shows half a transaction of the source.
+The materialiser runs in its own thread, off the acknowledgement path, in steps of bounded size (step.py). It also makes
+checkpoints, between two steps at the end of a cut, so a snapshot never shows half a transaction of the source.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from venus.broker.store.space import Space
 from venus.errors import StorageError, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES, Precedence
 
-#: A step ends after so many bytes of bodies, or one batch; while large work rests, after fewer, down to the least.
+#: A step ends after so many bytes of bodies, or one batch. While large work pauses it ends earlier, down to the least.
 STEP_BYTES_MAX, STEP_BYTES_LEAST = 1 << 20, 128 << 10
-#: How often, and how many times at most, it looks whether RocksDB takes rows without a delay.
+#: Interval and limit of checks whether RocksDB accepts rows without a delay.
 FLUSH_LOOK_S, FLUSH_LOOKS_MAX = 0.01, 100
-#: It waits from this many files below the number that delays writes: one may be on its way.
+#: Waiting begins this many files below the number that delays writes, because more files may be coming.
 FILES_BEFORE = 4
 
 
 class Pacing:
-    """Used by one thread. `pause` lets so many seconds go by, or fewer: True = there is something better to do."""
+    """Slows the materialiser for small commits and for RocksDB's files. Used by one thread.
+
+    `pause` waits for at most so many seconds and returns True if there is more urgent work.
+    """
 
     def __init__(
         self, store: Store, precedence: Precedence, *, monotonic: Callable[[], float], pause: Callable[[float], bool]
@@ -45,21 +48,21 @@ class Pacing:
         self._pause = pause
 
     def step_bytes(self) -> int:
-        """Return how much goes into one step."""
+        """Return the limit of bytes in one step."""
         return self._precedence.turn_bytes(STEP_BYTES_MAX, STEP_BYTES_LEAST, self._monotonic())
 
     def holds(self) -> bool:
-        """Whether large work is to rest for small commits now."""
+        """Return whether large work must pause for small commits now."""
         return self._precedence.holds(self._monotonic())
 
     def rest(self, began: float) -> None:
-        """Rest behind a large turn that began then."""
+        """Pause after large work that started at `began`."""
         now = self._monotonic()
         if rest_s := self._precedence.rest_s("full data", now - began, now):
             self._pause(rest_s)
 
     def wait_for_files(self) -> None:
-        """Wait while memtables are written to files, or files merged: a write that RocksDB delays holds up all."""
+        """Wait while memtables are flushed or files are merged. A write that RocksDB delays would delay all others."""
         for _ in range(FLUSH_LOOKS_MAX):
             if not self._is_near_delays() or self._pause(FLUSH_LOOK_S):
                 return
@@ -72,13 +75,13 @@ class Pacing:
         )
 
 
-#: A checkpoint waits so long for the end of a cut.
+#: Limit of a checkpoint's wait for the end of a cut.
 CUT_END_WAIT_S = 10.0
-#: Between two steps of a scrub or of what the scavenger has found, and two looks for free space.
+#: Interval between two steps of the scrub or the scavenger, and between two checks of free space.
 IDLE_S = 0.5
-#: So many of these times, while there is neither: each wakes an idle broker.
+#: So many of these intervals while there is neither, because each wakes an idle broker.
 QUIET = 20
-#: Commits that come to less than `SMALL_BYTES` are put together for so long, unless somebody waits for the full data.
+#: Commits of less than `SMALL_BYTES` together are collected for so long, unless a snapshot waits for the full data.
 LINGER_S = 0.025
 
 
@@ -123,12 +126,12 @@ class Materialiser:
         self._thread = threading.Thread(target=self._run, name="venus-materialise", daemon=True)
 
     def start(self, businesses: Sequence[Business]) -> None:
-        """Start the thread with whatever is behind."""
+        """Start the thread with these businesses."""
         self._pending.update(businesses)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after its step."""
+        """End the thread after its current step."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -136,7 +139,7 @@ class Materialiser:
             self._thread.join()
 
     def notice(self, business: Business) -> None:
-        """Say that a business has more."""
+        """Record that a business has new batches or rows."""
         with self._changed:
             begins = not self._pending
             self._pending.add(business)
@@ -144,7 +147,7 @@ class Materialiser:
                 self._changed.notify_all()
 
     def checkpoint(self, business: Business, path: Path) -> Future[None]:
-        """Ask for a checkpoint that holds everything visible now, at the end of a cut."""
+        """Request a checkpoint at the end of a cut, with everything visible now."""
         future: Future[None] = Future()
         deadline = self._monotonic() + CUT_END_WAIT_S
         with self._changed:
@@ -160,7 +163,7 @@ class Materialiser:
         return future
 
     def forget(self, business: Business) -> Future[None]:
-        """Leave a business alone for good; resolved when nothing is written for it any more."""
+        """Stop work for a business for good. The future is resolved once nothing is written for it any more."""
         future: Future[None] = Future()
         with self._changed:
             if self._stopping:
@@ -177,13 +180,13 @@ class Materialiser:
             return 0 if self._paused else sum(business.unmaterialised_bytes() for business in self._pending)
 
     def behind(self) -> dict[str, int]:
-        """Return `behind_bytes` by business, of those that are behind at all."""
+        """Return `behind_bytes` of each business that is behind."""
         with self._changed:
             return {} if self._paused else {found.name: found.unmaterialised_bytes() for found in self._pending}
 
     @property
     def paused(self) -> bool:
-        """Whether it waits for free space."""
+        """Whether the materialiser waits for free space."""
         return self._paused
 
     # -- the thread --------------------------------------------------------------------------------------------
@@ -215,11 +218,11 @@ class Materialiser:
         return self._scavenger.is_at_work or self._scrub.is_at_work
 
     def _is_urgent(self) -> bool:
-        """Whether there is more to do than to put small commits together; with the lock."""
+        """Return whether there is work that must not wait for more small commits. The caller holds the lock."""
         if self._stopping or self._leaving or self._wanted:
             return True
         nbytes = 0
-        for business in self._pending:  # most often one of the first is enough: this is asked for each commit
+        for business in self._pending:  # one of the first is usually enough, and this runs for each commit
             nbytes += business.unmaterialised_bytes()
             if nbytes >= SMALL_BYTES:
                 return True
@@ -227,7 +230,7 @@ class Materialiser:
 
     def _round(self) -> None:
         large = False
-        # in the order of their keys: a file of RocksDB then spans few businesses, and is merged with few others
+        # in the order of their keys, so that a file of RocksDB spans few businesses and is merged with few files
         for business in sorted(self._pending, key=lambda found: found.number):
             self._serve_wanted()
             self._pacing.wait_for_files()
@@ -250,7 +253,7 @@ class Materialiser:
             return self._changed.wait_for(lambda: self._stopping or bool(self._leaving), seconds)
 
     def _is_done(self, business: Business, *, took: bool) -> bool:
-        """Whether there is no more to do for now; a mirror's full data comes in pieces that have no offsets."""
+        """Return whether a business has no work now. A mirror's full data comes in pieces without offsets."""
         if took and business.committed.mirror is not None:
             return False
         return business.materialised.offset >= business.visible_offset or not business.is_filled
@@ -306,5 +309,5 @@ class Materialiser:
 
 
 def business_offset(business: Business) -> int:
-    """Return how far the full data of a business has come."""
+    """Return the offset of the full data of a business."""
     return business.materialised.offset

@@ -1,6 +1,6 @@
-"""A broker's data directory, read as a whole while no broker runs on it: `venus broker --check`.
+"""Offline check of a broker's whole data directory: `venus broker --check`.
 
-Nothing is written but RocksDB's own message log. Findings are collected, not raised: whoever asks wants all of them.
+It writes only RocksDB's own message log. It yields all findings instead of raising the first one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CACHE_BYTES = 48 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One thing that was checked; `finding` is empty if nothing is wrong with it."""
+    """The result of one check; `finding` is empty if it found no fault."""
 
     what: str
     seen: str = ""
@@ -84,7 +84,7 @@ def _content(store: Store) -> Iterator[Checked]:
         businesses = list(records.load_all(store, 1.0))
         for business in businesses:
             business.log.find_end(store)
-            places.load_tail(store, business, 1)  # nobody reads on there
+            places.load_tail(store, business, 1)  # no reader needs the tail
             scavenger.load(store, business)
         vouching.vouch_for_all(store, businesses)
     except Corruption as error:

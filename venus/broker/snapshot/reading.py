@@ -1,4 +1,8 @@
-"""Reads the rows of a cut in key ranges, and sums them up for whoever loads them."""
+"""Reading of the rows of a cut in key ranges, with totals for loaders.
+
+`Chunks` keeps nothing open between two chunks. So a reader may take as long as it likes, stop for good, or resume
+behind any record_id it has seen. Rows are sent in stored form, without tombstones and rows outside the filters.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ Choose = Callable[[StoredRows], StoredRows]
 
 
 def refused_tables(where: tuple[RowFilter, ...], schemas: Iterable[change_pb2.TableSchema]) -> set[int]:
-    """Return the tables that a filter does not fit: nothing of them is read."""
+    """Return the tables that a filter does not fit. They are not read."""
     found = fitted(where, map(schemas_codec.from_wire, schemas)) if where else {}
     return {table_id for table_id, one in found.items() if one.refused}
 
@@ -39,14 +43,17 @@ def refused_tables(where: tuple[RowFilter, ...], schemas: Iterable[change_pb2.Ta
 def row_chooser(
     where: tuple[RowFilter, ...], table_id: int, schemas: Iterable[change_pb2.TableSchema]
 ) -> Choose | None:
-    """Return what picks the wanted rows of a table, None if all are; `schemas` are all versions below the cut."""
+    """Return a function that selects the wanted rows of a table, None if all are wanted.
+
+    `schemas` has all versions below the cut. The choice equals that of the increments behind the cut.
+    """
     known = {wire.version: schemas_codec.from_wire(wire) for wire in schemas if wire.table_id == table_id}
     found = fitted(where, known.values()).get(table_id)
     return partial(_chosen, found, known) if found is not None else None
 
 
 def _chosen(found: Fitted, known: dict[int, TableSchema], rows: StoredRows) -> StoredRows:
-    """Judge rows of every version by the predicate as it is at the cut."""
+    """Apply the predicate as of the cut to rows of every version."""
     predicate = found.at(max(known)) if not found.refused else None
     inside = np.zeros(len(rows), dtype=np.bool_)
     if predicate is None:
@@ -61,7 +68,7 @@ def _chosen(found: Fitted, known: dict[int, TableSchema], rows: StoredRows) -> S
 
 
 def say_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tuple[RowFilter, ...]) -> None:
-    """Say with a snapshot which rows it has, by the filters of all sets on the way and those of its reader."""
+    """Describe the rows of a snapshot by the filters of all sets on the path and those of its reader."""
     every = (*levels, where) if where else levels
     rows = tables_of(every, map(schemas_codec.from_wire, snapshot.schemas)) if every else {}
     snapshot.levels.CopyFrom(filter_wire.levels_to_wire(levels))
@@ -73,7 +80,10 @@ _NONE = StoredRows(pack([]))
 
 
 class Chunks:
-    """Where the reading of one split stands; `counted` is what it has before `after`, `choose` picks wanted rows."""
+    """Reader of one key range, ordered by record_id.
+
+    `counted` has the totals of the rows up to `after`; `choose` selects the wanted rows.
+    """
 
     def __init__(
         self,
@@ -100,7 +110,7 @@ class Chunks:
         self.done = False
 
     def next(self, store: Store) -> Sealed:
-        """Read the next chunk; the last one says so, and sums up."""
+        """Read the next chunk. The last one is marked and has the totals."""
         if self._end is None:
             self._find_end(store)
         rows = _NONE
@@ -125,7 +135,7 @@ class Chunks:
         self.done = self._end is None or self._end[0] < self._at
 
     def _read(self, store: Store) -> StoredRows:
-        """Read what fits into a chunk, and drop what is no row."""
+        """Read the rows that fit into a chunk, without tombstones and unwanted rows."""
         assert self._end is not None
         values, self.done = store.values(keys.ROW, self._at, self._end, rows_max=_ROWS_MAX, bytes_max=self._nbytes)
         stored = StoredRows(pack(values))
@@ -141,7 +151,7 @@ _CHUNK_BYTES_MIN, _CHUNK_BYTES_MAX = 1 << 14, 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingProgress:
-    """How many rows of a snapshot its holder has read, of about how many, and since when by the leases' clock."""
+    """Rows read of a snapshot, their estimated number, and the start of the reading by the leases' clock."""
 
     rows: int = 0
     rows_expected: int = 0
@@ -149,28 +159,28 @@ class ReadingProgress:
 
 
 class Reading:
-    """Reads splits of what is held; thread-safe."""
+    """Reader of splits of leased snapshots. Thread-safe."""
 
     def __init__(self, holding: Holding) -> None:
         self._holding = holding
         self._lock = threading.Lock()
-        #: Of splits that were read to their end, by directory, and by which rows were read.
+        #: Totals of splits that were read to their end, by directory, row filters and range.
         self._sums: dict[str, dict[tuple[tuple[RowFilter, ...], Range], Totals]] = {}
-        #: How far the loads are, by snapshot.
+        #: Progress of the loads, by snapshot.
         self._progress: dict[str, ReadingProgress] = {}
 
     def expect(self, snapshot_id: str, rows: int) -> None:
-        """Note about how many rows a snapshot has."""
+        """Record the estimated number of rows of a snapshot."""
         with self._lock:
             self._progress[snapshot_id] = ReadingProgress(rows_expected=rows)
 
     def progress(self, snapshot_id: str) -> ReadingProgress | None:
-        """Return how far the reader of a snapshot is, None if nothing was read by this process."""
+        """Return the progress of the reader of a snapshot, None if this process has read nothing."""
         with self._lock:
             return self._progress.get(snapshot_id)
 
     def end(self, snapshot_id: str) -> None:
-        """Forget how far a reader was."""
+        """Drop the progress of a reader."""
         with self._lock:
             self._progress.pop(snapshot_id, None)
 
@@ -181,17 +191,17 @@ class Reading:
             self._progress[snapshot_id] = replace(known, rows=known.rows + rows, began_us=began_us)
 
     def forget(self, directory: str) -> None:
-        """Forget the sums of a checkpoint that is gone."""
+        """Drop the totals of a removed checkpoint."""
         with self._lock:
             self._sums.pop(directory, None)
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
-        """Read a key range; each chunk renews the lease. May be used from any thread, one at a time."""
+        """Read a key range; each chunk renews the lease. Any thread may use the iterator, one at a time."""
         nbytes = min(max(request.chunk_bytes or _CHUNK_BYTES, _CHUNK_BYTES_MIN), _CHUNK_BYTES_MAX)
         pin = self._holding.live(request.snapshot_id)
         self._check_range(pin, request)
         chunks = self._chunks(pin, request.split, nbytes)
-        if request.after:  # the totals are those of the whole range, whatever the reader has of it
+        if request.after:  # the totals are those of the whole range, including what the reader has
             chunks = self._chunks(pin, request.split, nbytes, request.after, self._count(pin, request))
         while not chunks.done:
             before, found = chunks.totals.rows, self._next(request.snapshot_id, chunks)
@@ -201,7 +211,7 @@ class Reading:
             self._remember(pin, range_of(request.split), chunks.totals)
 
     def totals(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
-        """Sum up the planned splits by table; what was not read to its end by anyone is read now."""
+        """Return the totals of the planned splits by table. Splits that were never read to their end are read now."""
         pin = self._holding.live(snapshot_id)
         tables: dict[int, Totals] = {}
         for planned in pin.plan:
@@ -221,12 +231,12 @@ class Reading:
         )
 
     def _check_range(self, pin: Pin, request: broker_pb2.ReadSplitRequest) -> None:
-        """Refuse a range that the plan does not have, and a resume from outside it."""
+        """Refuse a range that is not in the plan, and a resume from outside the range."""
         split = request.split
         if not request.own_range and range_of(split) not in pin.plan:
             raise ProtocolError(
                 f"snapshot {pin.snapshot_id} has no such split of table {split.table_id} in its plan",
-                hint="load again; a range of one's own is asked for with own_range",
+                hint="load again; a range outside the plan needs own_range",
             )
         if request.after and (request.after < split.low or (split.high and request.after >= split.high)):
             raise ProtocolError(f"a split of table {split.table_id} cannot be resumed from outside it")
@@ -242,7 +252,7 @@ class Reading:
         return Chunks(pin.business, split, after, nbytes, floor, counted, choose)
 
     def _count(self, pin: Pin, request: broker_pb2.ReadSplitRequest) -> Totals:
-        """Count what comes before the place from which a split is resumed."""
+        """Return the totals of the rows before the point from which a split is resumed."""
         split = request.split
         passed = broker_pb2.Split(table_id=split.table_id, low=split.low, high=request.after + b"\x00")
         return self._whole(pin, passed)
@@ -265,5 +275,5 @@ class Reading:
 
 
 def range_of(split: broker_pb2.Split) -> Range:
-    """Return what a split is, without its estimates."""
+    """Return the range of a split, without its estimates."""
     return split.table_id, split.low.hex(), split.high.hex()

@@ -1,4 +1,4 @@
-"""One walk over the rows of a table: each under its own key and of a known version, each segment with its sum."""
+"""Check of a table's rows: each lies under its own key with a known version, and each segment has its checksum."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from venus.codec.stored import Sequences, StoredRows
 from venus.errors import ProtocolError
 
 RUN_ROWS_MAX, RUN_BYTES_MAX = 5000, 2 << 20
-#: A new segment has so many runs; one that has grown to twice as many is cut into its runs.
+#: A new segment has so many runs; one that has grown to twice as many is split into its runs.
 _RUNS = 4
 
 
 @dataclass(slots=True)
 class _Walk:
-    """What one segment is found to have."""
+    """Result of the walk over one segment."""
 
     known: Segment | None
     found: Segment
@@ -35,7 +35,7 @@ class _Walk:
 
 
 def tables(store: Store, business: Business) -> list[int]:
-    """Return the tables that have rows. Raises Corruption for one that the state does not know."""
+    """Return the tables with rows or checksums. Raises Corruption for a table that the state does not know."""
     found: list[int] = []
     at, end = keys.row_prefix(business.number, 0), keys.queue_key(business.number + 1, 0)[:4]
     while (first := next(store.scan(keys.ROW, at, end, limit=1), None)) is not None:
@@ -49,9 +49,9 @@ def tables(store: Store, business: Business) -> list[int]:
 
 
 def table(store: Store, business: Business, table_id: int, *, keep: bool) -> Iterator[int]:
-    """Walk over a table, a run of rows at a time; tells how many each had. Raises Corruption.
+    """Check a table, a run of rows at a time; yield the rows of each run. Raises Corruption.
 
-    Leaves in `Business.undescribed` which versions nobody has described.
+    It records versions without a description in `Business.undescribed`.
     """
     start: bytes | None = b""
     undescribed: set[int] = set()
@@ -62,7 +62,7 @@ def table(store: Store, business: Business, table_id: int, *, keep: bool) -> Ite
         walk = _Walk(known, Segment(known.as_of if known is not None else business.materialised.sequence))
         yield from _segment(store, business, table_id, (start, stop), walk)
         if _removals(business, table_id) != before:
-            continue  # rows were removed meanwhile: the sums were, too
+            continue  # rows were removed meanwhile, and the checksums changed with them
         if walk.known is not None:
             wrong = sums.contradiction(walk.known, walk.found, walk.newer)
             if wrong:
@@ -142,6 +142,6 @@ def _keep(store: Store, business: Business, table_id: int, bounds: tuple[bytes, 
 
 
 def _removals(business: Business, table_id: int) -> tuple[int, int]:
-    """Return what changes whenever rows of the table are removed for good."""
+    """Return numbers that change whenever rows of the table are removed for good."""
     with business.lock:
         return business.counters["scavenged_rows"], business.materialised.floors.get(table_id, 0)

@@ -1,8 +1,8 @@
-"""Removing what the full data does not need any more: rows under a table's floor, and old tombstones.
+"""Removal of rows under a table's floor and of old tombstones from the full data.
 
-TRUNCATE and sweeps only raise a floor; tombstones stay until every consumer has passed them and a day is over.
-Here both are removed for good, a run of keys at a time, while there is nothing better to do. What is known of a table
-- whether it has tombstones, which of them are gone - is kept in the store, in the batches that it speaks of.
+TRUNCATE and sweeps only raise a floor; tombstones stay until every consumer has passed them and a day is over. The
+scavenger removes both for good, a run of keys at a time, while there is no more urgent work. It stores its knowledge of
+a table (whether it has tombstones, which of them are removed) in the same write batches.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from venus.broker.store.rocks import Batch, Store
 
 RUN_ROWS_MAX = 5000
 RUN_BYTES_MAX = 2 << 20
-#: Tombstones of a table are looked for at most so often.
+#: Minimum interval between two passes over a table.
 PASS_EVERY_S = 3600.0
-#: Which tables are due is looked for at most so often: a broker may have hundreds of thousands.
+#: Minimum interval between two searches for due tables; a broker may have hundreds of thousands.
 LOOK_EVERY_S = 10.0
 #: While batches keep coming, one run in so many steps.
 BUSY_EVERY = 50
@@ -35,11 +35,11 @@ class _Pass:
     floor: int
     forget_below: int
     at: bytes
-    tombstones: bool = False  # whether some are left, or came meanwhile
+    tombstones: bool = False  # whether some are left or came meanwhile
 
 
 class Scavenger:
-    """Used by the materialising thread alone, which is the only one that writes rows."""
+    """The scavenger. Used by the materialising thread alone, which is the only one that writes rows."""
 
     def __init__(
         self, store: Store, *, forget_below: Callable[[Business], int], monotonic: Callable[[], float]
@@ -48,28 +48,28 @@ class Scavenger:
         self._forget_below = forget_below
         self._monotonic = monotonic
         self._known: dict[tuple[Business, int], float] = {}  # table with tombstones: when its last pass began
-        self._noticed: dict[tuple[Business, int], None] = {}  # of which the floor may have been raised
-        self._due: deque[tuple[Business, int]] = deque()  # found by the last look for tombstones that may go
+        self._noticed: dict[tuple[Business, int], None] = {}  # tables whose floor may have been raised
+        self._due: deque[tuple[Business, int]] = deque()  # tables with removable tombstones, found by the last search
         self._looked_at = float("-inf")
         self._pass: _Pass | None = None
         self._skipped = 0
-        #: Whether the last step found anything to do: then there may be more.
+        #: Whether the last step found work; then there may be more.
         self.is_at_work = False
 
     @property
     def tables(self) -> set[tuple[Business, int]]:
-        """The tables that it will read again: with tombstones, or rows under their floor."""
+        """The tables that a pass will read again: those with tombstones, or rows under their floor."""
         return set(self._known)
 
     def load(self, business: Business) -> None:
-        """Take up what an earlier broker knew; a table that nothing is known of may have tombstones."""
+        """Load what an earlier process stored. A table without a record may have tombstones."""
         for table_id in load(self._store, business):
             self._known[business, table_id] = self._monotonic() - PASS_EVERY_S
             self._noticed[business, table_id] = None
         self._looked_at = float("-inf")
 
     def notice(self, business: Business, table_id: int, batch: Batch) -> None:
-        """Note that a table has tombstones, or rows under its floor; `batch` brings them."""
+        """Record that a table gets tombstones, or rows under its floor, with `batch`."""
         if self._pass is not None and (self._pass.business, self._pass.table_id) == (business, table_id):
             self._pass.tombstones = True
         self._noticed[business, table_id] = None
@@ -78,14 +78,14 @@ class Scavenger:
             self._keep(business, table_id, batch, tombstones=True)
 
     def forget(self, business: Business) -> None:
-        """Leave the tables of a business alone."""
+        """Drop the tables of a business."""
         self._known = {key: since for key, since in self._known.items() if key[0] is not business}
         self._noticed = {key: None for key in self._noticed if key[0] is not business}
         if self._pass is not None and self._pass.business is business:
             self._pass = None
 
     def step(self, *, busy: bool) -> None:
-        """Do a bounded piece of work."""
+        """Do one bounded piece of work."""
         self._skipped += 1
         if busy and self._skipped < BUSY_EVERY:
             return
@@ -97,7 +97,7 @@ class Scavenger:
             self._pass = None
 
     def _next_pass(self) -> _Pass | None:
-        """Begin with a table whose rows are under its floor, else with one whose tombstones may go."""
+        """Begin a pass over a table with rows under its floor, else over one with removable tombstones."""
         while self._noticed:
             business, table_id = key = next(iter(self._noticed))
             del self._noticed[key]
@@ -114,7 +114,7 @@ class Scavenger:
         return None
 
     def _look(self) -> deque[tuple[Business, int]]:
-        """Find the tables whose last pass is long enough ago, if any of their tombstones may go."""
+        """Return the tables whose last pass is long enough ago and whose tombstones may be removable."""
         now = self._looked_at = self._monotonic()
         late = [key for key, since in list(self._known.items()) if now - since >= PASS_EVERY_S]
         may_go = {business: bool(self._forget_below(business)) for business in dict.fromkeys(key[0] for key in late)}
@@ -159,7 +159,7 @@ class Scavenger:
 
 
 def load(store: Store, business: Business) -> set[int]:
-    """Take up what is removed of a business's tables; return those that may have tombstones, or rows under a floor."""
+    """Load what was removed of a business's tables; return those that may have tombstones or rows under a floor."""
     found = set(business.tables)
     for key, value in store.scan_prefix(keys.STATE, keys.scavenged_prefix(business.number)):
         table_id, record = int.from_bytes(key[-4:], "big"), json.loads(value)

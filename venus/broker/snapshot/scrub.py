@@ -1,9 +1,9 @@
-"""Reading everything that is stored, slowly, to find what start-up cannot look for (broker.md 2).
+"""The scrub reads everything that is stored, slowly, to find damage that start-up cannot find (broker.md 2).
 
-The log's bodies must hash to their digests, the queue be without gaps, the full data have every change that the queue
-still has, each row lie under its own key, and each segment have the rows it had (`sums`). It runs in the materialising
-thread, which alone writes rows, in small steps while there is nothing better to do. A finding is kept in the store
-and is Corruption: the broker stops, and does not start again on that store.
+It checks that bodies match their digests, the queue has no gaps, the full data has every change of the queue, each row
+lies under its own key, and each segment matches its checksum (`sums`). It runs in the materialising thread, which alone
+writes rows, in small steps while there is no more urgent work. A finding is stored and raises Corruption: the broker
+stops and does not start again on that store.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from venus.broker.store.files import damaged
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption
 
-#: A pass begins so long after the one before.
+#: A pass begins so long after the previous one.
 PASS_EVERY_S = 24 * 3600.0
 #: While batches keep coming, one step in so many rounds of the materialiser; else one in each.
 BUSY_EVERY = 50
-#: A step ends behind so many bytes of bodies, or looked-up rows.
+#: A step ends after so many bytes of bodies or looked-up rows.
 _STEP_BYTES, _STEP_ROWS = 1 << 20, 2000
 _ROWS_OF_BATCH = 1000
 
 
 class Scrub:
-    """Used by the materialising thread alone."""
+    """The periodic scrub. Used by the materialising thread alone."""
 
     def __init__(self, store: Store, *, businesses: Callable[[], list[Business]], clock_us: Callable[[], int]) -> None:
         self._store = store
@@ -39,21 +39,21 @@ class Scrub:
         self._pass: Iterator[int] | None = None
         self._business: Business | None = None
         self._skipped = 0
-        #: Set while the lane of details is degraded: the pass goes on later.
+        #: Set while the lane of details is degraded; the pass continues later.
         self.is_degraded = False
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a pass has begun and may go on."""
+        """Whether a pass has begun and may continue."""
         return self._pass is not None and not self.is_degraded
 
     def forget(self, business: Business) -> None:
-        """Leave a business alone."""
+        """End the pass over a business."""
         if self._business is business:
             self._pass = self._business = None
 
     def step(self, *, busy: bool) -> bool:
-        """Do a bounded piece of work, if it is due. Raises Corruption for a finding, which is kept."""
+        """Do one bounded piece of work if it is due. Raises Corruption for a finding, after storing it."""
         if self.is_degraded:
             return False
         self._skipped += 1
@@ -88,7 +88,7 @@ class Scrub:
 
     def _due(self) -> Business | None:
         now, every_us = self._clock_us(), int(PASS_EVERY_S * 1e6)
-        # far in the future as well: the clock was ahead then, and has been set since
+        # also if it is far in the future: the clock was ahead then and has been set since
         due = [
             b for b in self._businesses()
             if abs(now - b.scrubbed_at_us) >= every_us and b.materialised.offset and b.is_filled
@@ -97,16 +97,16 @@ class Scrub:
 
 
 def load(store: Store, business: Business) -> None:
-    """Take up when the last pass ended, and what it found that is no damage."""
+    """Load the end of the last pass, and its findings that are no damage."""
     business.scrubbed_at_us = int(store.get(keys.STATE, keys.scrubbed_key(business.number)) or 0)
     found = json.loads(store.get(keys.STATE, keys.undescribed_key(business.number)) or b"[]")
     business.undescribed = {table_id: tuple(versions) for table_id, versions in found}
 
 
 def whole(store: Store, business: Business, *, keep: bool) -> Iterator[int]:
-    """Check everything of a business, a piece at a time; each tells how many rows it met. Raises Corruption.
+    """Check everything of a business, a piece at a time; yield the rows of each piece. Raises Corruption.
 
-    `keep` writes the sums of what is found; without it, nothing is written.
+    With `keep` it stores the checksums that it finds; without it nothing is written.
     """
     yield from queue(store, business, rows_of_batch=_ROWS_OF_BATCH)
     found = rowscan.tables(store, business)
@@ -127,7 +127,7 @@ def queue(store: Store, business: Business, *, rows_of_batch: int) -> Iterator[i
             body = read_body(store, business, place.index)
         except Corruption:
             if place.base_offset < business.log_start:
-                continue  # it was trimmed meanwhile
+                continue  # the batch was trimmed meanwhile
             raise
         if place.next_offset <= business.materialised.offset:
             rows += vouching.check(store, business, place, body, rows_max=rows_of_batch)

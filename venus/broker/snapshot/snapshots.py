@@ -1,8 +1,8 @@
-"""The full interface (offset -1): a cut of the full data that is read in parts, while the queue moves on.
+"""Snapshots (offset -1): cuts of the full data that are read in parts while the queue grows.
 
-A snapshot is a checkpoint of the store (hard links). Where it stands - offset, epoch, Sequence, schemas - is read
-*from inside it* (inside.py). The queue is kept from its offset on until its lease ends; leases and files survive a
-restart of the broker (holding.py).
+A snapshot is a checkpoint of the store (hard links). Its offset, epoch, Sequence and schemas are read *from inside it*
+(inside.py). The queue is kept from its offset on until its lease ends. Leases and files survive a restart of the broker
+(holding.py).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 #: A snapshot younger than this is shared rather than made again.
 SHARED_S = 30.0
-#: When to ask again while there are as many checkpoints or leases as there may be.
+#: Retry interval for clients while the limit of checkpoints or leases is reached.
 RETRY_S = 1.0
 _CHECKPOINT_WAIT_S = 120.0
 
 
 class Snapshots:
-    """All snapshots of a broker; thread-safe. `checkpoint` and `record` are its owner's."""
+    """All snapshots of a broker. Thread-safe. `checkpoint` makes a checkpoint, `record` stores a lease or its end."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class Snapshots:
         self._provisional: dict[int, int] = {}  # business: offset, while a checkpoint is being made
 
     def load(self, store: Store) -> None:
-        """Take up the leases found in the store; remove checkpoints that nobody has a lease on."""
+        """Load the leases from the store; remove checkpoints without a lease."""
         self._holding.load(store)
 
     def close_all(self) -> None:
-        """Close what is open; leases and files stay."""
+        """Close the open checkpoints; leases and files stay."""
         self._holding.checkpoints.close_all()
 
     def offsets(self, business: Business) -> list[int]:
         """Return the offsets from which the queue must be kept."""
-        with self._lock:  # in this order: what is no longer provisional has its lease
+        with self._lock:  # first, because a cut that is no longer provisional has its lease
             provisional = [self._provisional[business.number]] if business.number in self._provisional else []
         return provisional + [pin.offset for pin in self._holding.held(business)]
 
@@ -90,7 +90,7 @@ class Snapshots:
 
     @property
     def checkpoints(self) -> int:
-        """How many there are; each keeps files from being deleted."""
+        """How many checkpoints there are. Each keeps files from being deleted."""
         return len(self._holding.directories())
 
     def status(self, business: Business) -> list[broker_pb2.LeaseStatus]:
@@ -98,7 +98,7 @@ class Snapshots:
         return self._holding.status(business, self._describe_reading)
 
     def _describe_reading(self, lease: broker_pb2.LeaseStatus, snapshot_id: str) -> None:
-        """Add to a lease how far its holder is."""
+        """Add the progress of its holder to a lease."""
         found = self._reading.progress(snapshot_id)
         if found is not None:
             lease.rows_read, lease.rows_expected = found.rows, found.rows_expected
@@ -114,7 +114,7 @@ class Snapshots:
     def open(self, business: Business, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         """Make or share a checkpoint and take a lease on it. Waits for the full data to catch up.
 
-        Raises Unavailable while a mirror has no full data, Overloaded while too many have leases.
+        Raises Unavailable while a mirror has no full data, Overloaded while there are too many leases.
         """
         check_filled(business)
         lease_s = self._holding.lease_s(request.lease_s)
@@ -132,14 +132,14 @@ class Snapshots:
                 )
             )  # fmt: skip
         except BaseException:
-            self.close(pin.snapshot_id)  # nobody will ever know its name
+            self.close(pin.snapshot_id)  # no client knows its id
             raise
         return found
 
     def _check_leases(self, business: Business, holder: str) -> None:
-        """Raise Overloaded while too many leases are held, or this consumer has as many as are left for all others.
+        """Raise Overloaded if no leases are left, or if this consumer has as many as are left for all others.
 
-        So one alone gets half of them, and whoever comes later is let in.
+        So one consumer gets at most half of the leases, and later ones still get some.
         """
         held = self._holding.held()
         own = [pin for pin in held if (pin.business, pin.holder) == (business.number, holder)]
@@ -153,13 +153,13 @@ class Snapshots:
         if len(own) >= left:
             raise Overloaded(
                 f"{holder or NAMELESS} has {counted(len(own), 'lease')} on snapshots of {business.name} already, and "
-                f"{left:,} are left for everybody else",
+                f"{left:,} are left for all others",
                 hint="close snapshots that are not read any more; [broker.limits] leases allows more",
                 retry_after_s=RETRY_S,
             )
 
     def _shown(self, held: Sequence[Pin], business: Business) -> str:
-        """Name who has leases on the full data of one business; of the others only how many there are."""
+        """Return the holders of leases on one business as text; of other businesses only their number."""
         own = [pin for pin in held if pin.business == business.number]
         said = [shown(own, self._clock_us())] if own else []
         if others := len(held) - len(own):
@@ -211,7 +211,7 @@ class Snapshots:
         return pin
 
     def _cut(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
-        """Make a checkpoint and return a lease on it. One that is of no use, or comes too late, is removed again."""
+        """Make a checkpoint and return a lease on it. Remove a checkpoint that is unusable or comes too late."""
         checkpoints, name = self._holding.checkpoints, uuid.uuid4().hex
         made = self._checkpoint(business, checkpoints.path(name))
         try:
@@ -253,11 +253,11 @@ class Snapshots:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
-        """Read a key range; each chunk renews the lease. May be used from any thread, one at a time."""
+        """Read a key range; each chunk renews the lease. Any thread may use the iterator, one at a time."""
         return self._reading.read_split(request)
 
     def sums(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
-        """Sum up the planned splits by table; what was not read to its end by anyone is read now."""
+        """Return the totals of the planned splits by table. Splits that were never read to their end are read now."""
         return self._reading.totals(snapshot_id)
 
     # -- leases ------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Snapshots:
         )
 
     def close(self, snapshot_id: str) -> None:
-        """End a lease; the files go with the last one. Closing twice is no error."""
+        """End a lease; remove the files with the last one. Closing twice is no error."""
         self._reading.end(snapshot_id)
         if gone := self._holding.end(snapshot_id):
             self._reading.forget(gone)

@@ -1,7 +1,7 @@
-"""Cutting a snapshot into key ranges that can be loaded side by side.
+"""Division of a snapshot into key ranges that can be loaded in parallel.
 
-Small tables are cut by counting their keys. Large ones are cut where their files end, the one thing the store
-knows without reading, and between those by seeking; then the estimates are rough but the ranges are exact.
+Small tables are divided by counting their keys. Large ones are divided at the ends of their files, which the store
+knows without reading, and between those by seeking. Then the estimates are rough but the ranges are exact.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from venus.wire import broker_pb2
 
 #: Tables up to this size are counted exactly.
 COUNTED_ROWS_MAX = 1_000_000
-#: A split is never larger than about this, so that a reader that starts again loses little.
+#: Approximate limit of a split, so that a reader that starts again loses little.
 SPLIT_ROWS_MAX = 1_000_000
-#: So many keys of a table that is counted are remembered, however many it has.
+#: Limit of keys that are remembered of a counted table.
 _MARKS_MAX = 16_384
 _SAMPLED_ROWS = 200
 
@@ -53,7 +53,7 @@ def _survey(store: Store, files: Sequence[FileRange], business: int, table_id: i
     sample, values, _ = store.range(keys.ROW, prefix, stop, rows_max=_SAMPLED_ROWS, bytes_max=1 << 20)
     row_bytes = sum(map(len, sample + values)) // max(1, len(sample))
     if entries <= COUNTED_ROWS_MAX:
-        # A file that holds other tables too says nothing of this one: with many tables nearly all files do.
+        # Files shared with other tables give no count for this one, and with many tables nearly all are shared.
         found = store.count(keys.ROW, prefix, stop, entries_max=COUNTED_ROWS_MAX, marks_max=_MARKS_MAX)
         if found.ended:
             marks = tuple(found.marks)
@@ -61,7 +61,7 @@ def _survey(store: Store, files: Sequence[FileRange], business: int, table_id: i
                 table_id=table_id, prefix=prefix, rows=found.entries, row_bytes=row_bytes, marks=marks, exact=True
             )
         entries = max(entries, found.entries, sum(f.entries for f in touching) // 2)
-    apart = [f for f in touching if f.level]  # what is not merged yet overlaps: its ends say nothing
+    apart = [f for f in touching if f.level]  # unmerged files overlap, so their ends do not help
     bounds = sorted({key for f in apart for key in (f.start, f.end) if prefix < key < stop})
     return _Table(table_id=table_id, prefix=prefix, rows=entries, row_bytes=row_bytes, marks=tuple(bounds), exact=False)
 
@@ -82,7 +82,7 @@ def _cut(store: Store, table: _Table, parts: int) -> list[broker_pb2.Split]:
 
 
 def _densify(store: Store, table: _Table, marks: list[bytes], wanted: int) -> list[bytes]:
-    """Add keys between those that are known, until there are enough or no more."""
+    """Add keys between the known ones until there are enough or no more."""
     last = store.before(keys.ROW, keys.after_prefix(table.prefix))
     if last is None or not last[0].startswith(table.prefix):
         return marks
@@ -98,7 +98,7 @@ def _densify(store: Store, table: _Table, marks: list[bytes], wanted: int) -> li
 
 
 def _seek_middle(store: Store, low: bytes, high: bytes) -> bytes | None:
-    """Return a key between two others, near the middle; None = there is none."""
+    """Return a key between two others, near the middle; None if there is none."""
     width = max(len(low), len(high)) + 2
     first, last = (int.from_bytes(key.ljust(width, b"\0"), "big") for key in (low, high))
     middle = ((first + last) // 2).to_bytes(width, "big")

@@ -1,6 +1,7 @@
 """One step of the full data: batches of the queue become rows (VENUS 3.3, table 3; rules in folding.py).
 
-The rows of a step and the offset they reach are one write batch, so a crash repeats nothing and skips nothing.
+The rows of a step and the offset they reach are one write batch, so a crash repeats nothing and skips nothing. A
+mirror's full data is taken from the log instead (`fill_step`); the log index that it reaches is in the batch too.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from venus.codec.chunk import decode_chunk
 from venus.codec.packed import put_together
 from venus.errors import Corruption
 
-#: A step ends after so many bytes of rows, or one chunk.
+#: A step of a mirror's full data ends after so many bytes of rows, or one chunk.
 FILL_BYTES_MAX = 1 << 20
 
 
 def fill_step(store: Store, business: Business, *, let_go: Callable[[Business], None]) -> bool:
-    """Write the next rows of a mirror's full data; False = there was nothing to do. Raises Corruption.
+    """Write the next rows of a mirror's full data; return False if there were none. Raises Corruption.
 
-    `let_go` is called before everything that was there is removed: the full data is taken again.
+    If the full data begins again, `let_go` is called before the old rows are removed.
     """
     mirror, to = business.committed.mirror, business.filled_to
     assert mirror is not None, "only a mirror is filled from above"
@@ -68,7 +69,7 @@ def _begin(business: Business, mirror: Mirror, batch: Batch) -> Materialised:
 
 
 def _rows(store: Store, business: Business, first: int, to: int, batch: Batch) -> int:
-    """Put rows of the entries from `first` up to `to`; return the last one that is done."""
+    """Put the rows of the entries from `first` up to `to`; return the last entry that is done."""
     done, nbytes = first - 1, 0
     for index, entry in business.log.entries(store, first, to + 1):
         if entry.kind is EntryKind.FULL_ROWS:
@@ -85,7 +86,7 @@ def _rows(store: Store, business: Business, first: int, to: int, batch: Batch) -
 
 
 class Step:
-    """Takes steps; in the materialiser's thread."""
+    """Carries out steps. Used in the materialiser's thread."""
 
     def __init__(self, store: Store, buffer: Buffer, *, scavenger: Scavenger, scrub: Scrub) -> None:
         self._store = store
@@ -94,7 +95,7 @@ class Step:
         self._scrub = scrub
 
     def take(self, business: Business, *, most: int, one_batch: bool = False) -> bool:
-        """Materialise the next batches of a business, `most` bytes of them; False = there was nothing to do."""
+        """Materialise the next batches of a business, up to `most` bytes; return False if there were none."""
         if not business.is_filled:
             return fill_step(self._store, business, let_go=self._begin_again)
         reached = business.materialised

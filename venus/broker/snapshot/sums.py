@@ -1,11 +1,11 @@
-"""Sums over the full data, so that rows which go missing are missed, at no cost for who writes them.
+"""Checksums over the full data. They detect lost rows without any cost for writers.
 
-A row is replaced without a look at what it replaces, so no sum can be kept right while rows are written. But a
-Sequence names one version of one row for ever: what one pass of the scrub has found in a segment (a range of keys) is
-still there in the next one, or was replaced by something newer than that pass. So a segment's record is how many rows
-up to which Sequence there were, and the sum of their mixed Sequences. A segment in which nothing was written since
-must have just these; in any other, each row that is gone must have a newer one in its place. What the scavenger
-removes it takes off the sums in the same write.
+Writing replaces a row without reading the old one, so a checksum cannot be kept current during writes. But a Sequence
+names one version of one row for ever. A row that one pass of the scrub found in a segment (a range of keys) is still
+there in the next pass, or was replaced by a row newer than the first pass. So a segment's record has the number of rows
+up to a Sequence, and the sum of their mixed Sequences. A segment without writes since then must have exactly these
+rows; in any other segment, each missing row must have a newer one in its place. The scavenger subtracts the rows that
+it removes from the checksums in the same write.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MODULUS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a segment had: rows with a Sequence up to `as_of`, tombstones among them.
+    """Checksum of the rows of a segment with a Sequence up to `as_of`, tombstones included.
 
-    It ends before the record_id `stop`, or where the table does (None). `replaced_max`: so many newer rows were removed
-    for good, and each may have replaced one of these before.
+    The segment ends before the record_id `stop`, or at the end of the table (None). `replaced_max` counts newer rows
+    that were removed for good; each may have replaced one of these rows before.
     """
 
     as_of: int
@@ -41,18 +41,18 @@ class Segment:
     stop: bytes | None = None
 
     def plus(self, sequences: Sequences, sign: int = 1) -> Segment:
-        """Return it with more rows, or fewer; newer ones than `as_of` do not count."""
+        """Return the segment with these rows added, or subtracted; rows newer than `as_of` do not count."""
         counted = sequences[sequences <= self.as_of]
         digest = (self.digest + sign * rows_digest(counted)) % _MODULUS
         return replace(self, count=self.count + sign * len(counted), digest=digest)
 
     def without(self, sequences: Sequences) -> Segment:
-        """Return it without rows that were removed for good."""
+        """Return the segment without rows that were removed for good."""
         newer = int((sequences > self.as_of).sum())
         return replace(self.plus(sequences, -1), replaced_max=self.replaced_max + newer)
 
     def encode(self) -> bytes:
-        """Return what is stored."""
+        """Return the stored form."""
         fixed = _RECORD.pack(self.as_of, self.count, self.digest, self.replaced_max, self.stop is not None)
         return fixed + (self.stop or b"")
 
@@ -64,7 +64,7 @@ def decode(value: bytes) -> Segment:
 
 
 def contradiction(known: Segment, found: Segment, newer: int) -> str:
-    """Return what is wrong with a segment in which `found` is left of `known` beside `newer` rows, or nothing."""
+    """Return the fault of a segment that has `found` of `known` and `newer` rows, or "" if it has none."""
     gone = known.count - found.count
     if gone < 0:
         return f"{-gone} rows are older than they were"
@@ -88,19 +88,19 @@ def get(store: Store, business: Business, table_id: int, start: bytes) -> Segmen
 
 
 def following(store: Store, business: Business, table_id: int, start: bytes) -> bytes | None:
-    """Return where the next segment starts; None = there is none."""
+    """Return the start of the next segment; None if there is none."""
     prefix = keys.sum_prefix(business.number, table_id)
     found = next(store.scan(keys.STATE, prefix + start + b"\0", keys.after_prefix(prefix), limit=1), None)
     return found[0][len(prefix) :] if found is not None else None
 
 
 def put(batch: Batch, business: Business, table_id: int, start: bytes, segment: Segment) -> None:
-    """Keep the record of a segment."""
+    """Put the record of a segment."""
     batch.put(keys.STATE, keys.sum_prefix(business.number, table_id) + start, segment.encode())
 
 
 def forget(batch: Batch, business: Business, table_id: int) -> None:
-    """Drop the records of a table whose rows are removed as a whole."""
+    """Remove the records of a table whose rows are all removed."""
     prefix = keys.sum_prefix(business.number, table_id)
     batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
 
@@ -108,7 +108,7 @@ def forget(batch: Batch, business: Business, table_id: int) -> None:
 def subtract(
     store: Store, batch: Batch, business: Business, table_id: int, removed: Sequence[tuple[bytes, bytes]]
 ) -> None:
-    """Take removed rows, in the order of their keys, off the sums."""
+    """Subtract removed rows, which come in the order of their keys, from the checksums."""
     prefix = keys.sum_prefix(business.number, table_id)
     left = [(key[len(keys.row_prefix(business.number, table_id)) :], value) for key, value in removed]
     at = 0

@@ -1,9 +1,8 @@
-"""What the column families say of each other when a broker starts: none may be older than the others.
+"""Consistency check of the column families at start-up: none may be older than the others.
 
-Files can be damaged so that RocksDB opens them without an error, with a part of the data gone (store/files.py looks
-for the ways that are known). But the log, the queue, the state and the full data tell the same story, written in the
-same batches; here they are held against each other. A scan of the queue's records is the only thing that grows with
-the store: about 1 us for each batch that is kept.
+RocksDB may open damaged files without an error although a part of the data is missing (store/files.py detects the known
+cases). But the log, the queue, the state and the full data are written in the same batches, so they can be compared
+with each other. Only the scan of the queue's records grows with the store: about 1 us for each batch that is kept.
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ from venus.model import ChangeKind, Verdict
 
 
 def check(store: Store, business: Business, place: Placed, body: bytes, *, rows_max: int = 0) -> int:
-    """Check one batch below the full data's offset; return how many rows were looked for. Raises Corruption.
+    """Check that the full data has the rows of a batch, or newer ones; return how many were checked.
 
-    Of a large batch `rows_max` rows are looked for, evenly spread; 0 = all of them.
+    The batch lies below the full data's offset. Of a large batch `rows_max` rows are checked, evenly spread; 0 means
+    all of them. Raises Corruption.
     """
     if xxhash.xxh3_64_intdigest(body) != place.digest:
         raise damaged(store.path, f"batch {place.batch_no} of {business.name} does not hash to its digest")
@@ -68,7 +68,7 @@ def _check_section(store: Store, business: Business, place: Placed, section: Sec
 
 
 def _sequences(values: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """Return the Sequence of each stored value, 0 for none."""
+    """Return the Sequence of each stored value, 0 for a missing one."""
     blank = bytes(HEAD_BYTES)
     heads = np.frombuffer(b"".join([value[:HEAD_BYTES] or blank for value in values]), dtype=HEAD)
     return heads["sequence"].astype(np.int64)
@@ -76,19 +76,19 @@ def _sequences(values: Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 Offsets = npt.NDArray[np.int64]
 
-#: So many batches of the queue are compared at the start; the scrub compares all of them.
+#: Limit of batches that are compared at the start; the scrub compares all of them.
 PLACES_MAX = 1_000_000
-#: So many of the newest batches, and so many from all over the queue, are looked for in log and full data.
+#: So many of the newest batches, and so many spread over the queue, are checked against log and full data.
 NEWEST, SPREAD = 4, 12
 _RUN_PLACES = 20_000
-#: Where a record of the queue has what is compared; see queue_index.py.
+#: Layout of the compared fields in a record of the queue; see queue_index.py.
 _RECORD = np.dtype(
     [("index", ">u8"), ("count", ">u4"), ("skipped", "V56"), ("digest", ">u8"), ("nbytes", ">u4"), ("before", ">u8")]
 )
 
 
 def vouch_for_all(store: Store, businesses: Iterable[Business]) -> None:
-    """Check a store that has been loaded and replayed. Raises Corruption."""
+    """Check a loaded and replayed store. Raises Corruption."""
     found = list(businesses)
     _check_finding(store)
     _check_strangers(store, {business.number for business in found} | _unfinished(store))
@@ -113,7 +113,7 @@ def vouch(store: Store, business: Business) -> None:
 
 
 class _Contradiction(Exception):
-    """Two parts of a store that do not fit."""
+    """Two parts of a store contradict each other."""
 
 
 def _expect(fits: bool, what: str) -> None:
@@ -128,12 +128,12 @@ def _check_finding(store: Store) -> None:
 
 
 def _unfinished(store: Store) -> set[int]:
-    """Return the numbers of copies whose installation has not ended: they have data and no record yet."""
+    """Return the numbers of copies that are being installed: they have data but no record yet."""
     return {int(json.loads(mark)["number"]) for _, mark in store.scan_prefix(keys.STATE, keys.INSTALLING)}
 
 
 def _check_strangers(store: Store, known: set[int]) -> None:
-    """Look for businesses that have data and no record."""
+    """Check that no business has data without a record."""
     for family in (keys.RLOG, keys.QUEUE, keys.ROW):
         at = b""
         while (found := next(store.scan(family, at, b"", limit=1), None)) is not None:
@@ -164,7 +164,7 @@ def _check_halves(store: Store, business: Business) -> None:
 
 
 def _undecided(store: Store, business: Business) -> list[tuple[int, int]]:
-    """Return the half messages that the log has no decision on: number and index. All are behind the queue's end."""
+    """Return number and index of the half messages without a decision in the log. All are behind the queue's end."""
     prefix = keys.queue_key(business.number, 0)[:4]
     newest = store.before(keys.QUEUE, keys.after_prefix(prefix))
     start = business.log.start
@@ -184,7 +184,7 @@ def _undecided(store: Store, business: Business) -> list[tuple[int, int]]:
 
 
 def _check_queue(store: Store, business: Business) -> None:
-    """Look for a gap between the records of the queue, from its start to its end."""
+    """Check the records of the queue for gaps, from its start to its end."""
     state = business.committed
     first = _first_to_compare(store, business)
     at = business.log_start if first is None else first
@@ -202,7 +202,7 @@ def _check_queue(store: Store, business: Business) -> None:
 
 
 def _check_run(bases: Offsets, found: npt.NDArray[np.void], at: int, after: int | None) -> int:
-    """Check a run of records that starts at offset `at`, behind `after` bytes; return the bytes behind it."""
+    """Check a run of records that starts at offset `at`, after `after` bytes; return the bytes at its end."""
     ends = bases + found["count"].astype(np.int64)
     _expect(int(bases[0]) == at, f"the queue has a gap at offset {at}")
     _expect(bool((bases[1:] == ends[:-1]).all()), f"the queue has a gap behind offset {at}")
@@ -216,9 +216,9 @@ def _check_run(bases: Offsets, found: npt.NDArray[np.void], at: int, after: int 
 def runs(
     store: Store, business: Business, offset: int, stop: int | None = None
 ) -> Iterator[tuple[Offsets, npt.NDArray[np.void], list[bytes]]]:
-    """Walk the records of a queue from an offset on: base offsets, what is compared, whole records.
+    """Walk the records of a queue from an offset on; yield base offsets, compared fields and whole records.
 
-    While the broker runs, `stop` must be an offset that is visible: behind it, batches are being committed.
+    While the broker runs, `stop` must be a visible offset, because batches are being committed behind it.
     """
     at = keys.queue_key(business.number, offset)
     end = keys.queue_key(business.number + 1, 0) if stop is None else keys.queue_key(business.number, stop)
@@ -235,13 +235,13 @@ def runs(
 
 
 def records(store: Store, business: Business, offset: int, stop: int) -> Iterator[Placed]:
-    """Walk the batches of a queue between two offsets; nothing is held open between two of them."""
+    """Walk the batches of a queue between two offsets. Nothing stays open between two of them."""
     for bases, _, values in runs(store, business, offset, stop):
         yield from map(queue_index.decode, bases.tolist(), values)
 
 
 def _first_to_compare(store: Store, business: Business) -> int | None:
-    """Return where to begin in a queue that is too long to be compared as a whole."""
+    """Return the offset to begin at in a queue too long to be compared as a whole, else None."""
     kept = business.committed.next_offset - business.log_start
     if kept <= PLACES_MAX:
         return None
@@ -279,13 +279,13 @@ def _check_tables(business: Business) -> None:
             figures.last_sequence <= business.committed.last_sequence,
             f"table {table_id} is at Sequence {figures.last_sequence}, beyond the queue",
         )
-        # what an older broker took without them is not damage: the scrub says so
+        # rows that an older broker took without columns are no damage: the scrub reports them
         fits = table_id in described or figures.last_sequence <= business.described_from
         _expect(fits or not figures.changes, f"table {table_id} has changes and no columns")
 
 
 def _sample(store: Store, business: Business) -> Iterator[Placed]:
-    """Return the newest batches of the full data, and some from all over the queue."""
+    """Yield the newest batches of the full data, and some spread over the queue."""
     start, end = business.log_start, business.materialised.offset
     wanted = [start + (end - start) * i // SPREAD for i in range(SPREAD)] if end > start else []
     seen: set[int] = set()

@@ -1,1 +1,1 @@
-"""What the broker says of itself: production, consumption, lag, alarms (VENUS 3.2)."""
+"""The status of the broker: production, consumption, lag, alarms (VENUS 3.2)."""

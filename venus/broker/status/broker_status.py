@@ -1,4 +1,4 @@
-"""The status of the broker itself: disk, memory, alarms, and each business (figures.py)."""
+"""The status of the broker (disk, memory, alarms) and of each business: production, consumption, lag (VENUS 3.2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from venus.wire import broker_pb2
 
 
 def loss_windows(state: State) -> list[broker_pb2.LossWindow]:
-    """Return what promotions may have lost, until that is closed."""
+    """Return the losses of promotions that are not closed."""
     return [
         broker_pb2.LossWindow(
             home_term=window.home_term, first_offset=window.first_offset, rows=window.rows,
@@ -43,7 +43,7 @@ def loss_windows(state: State) -> list[broker_pb2.LossWindow]:
 
 
 def home_alarms(business: Business) -> list[str]:
-    """Return what somebody has to know of a home that has moved, a sentence each."""
+    """Return the alarms of a business whose home has moved."""
     state, said = business.committed, []
     if state.is_replaced:
         said.append(
@@ -66,10 +66,10 @@ def _shown(window: Loss) -> str:
     )  # fmt: skip
 
 
-#: So many tables without columns are named, each with its way out; the rest are counted.
+#: Limit of named tables without columns, each with its way out; the rest are counted.
 UNDESCRIBED_SHOWN_MAX = 20
 
-#: Always present, so that a graph of one starts at zero rather than nowhere.
+#: Counters that are always present, so that their graphs start at zero.
 COUNTERS = (
     "received_rows",
     "received_batches",
@@ -97,7 +97,7 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """From where on something of a business is an alarm."""
+    """Limits beyond which a figure of a business is an alarm."""
 
     half_age_s: float
     behind_bytes_max: int
@@ -115,7 +115,7 @@ def business_status(
     leases: Sequence[broker_pb2.LeaseStatus] = (),
 ) -> broker_pb2.BusinessStatus:
     """Describe a business; `now` is monotonic."""
-    state = business.committed  # one moment: a decision that is being written down is still undecided and invisible
+    state = business.committed  # a snapshot: a decision that is being written is still undecided and invisible in it
     with business.lock:
         counters = dict(business.counters)
         halves = [_half(business, found, now) for found in naming.halves(state.halves)]
@@ -154,7 +154,7 @@ def business_status(
 
 
 def _standing_alarms(business: Business) -> list[str]:
-    """Return what stays so until somebody acts."""
+    """Return the alarms that stay until an operator acts."""
     return [
         *_undescribed_alarms(business),
         *([business.halted] if business.halted else []),
@@ -163,7 +163,7 @@ def _standing_alarms(business: Business) -> list[str]:
 
 
 def _by_group(attached: list[Consumer]) -> list[Consumer]:
-    """Return one record of each name: the group's, or that of the slowest transient reader."""
+    """Return one record for each name: the group's, or that of the slowest transient reader."""
     found: dict[str, Consumer] = {}
     for consumer in sorted(attached, key=lambda c: (c.transient, c.kept)):
         found.setdefault(consumer.group, consumer)
@@ -190,7 +190,7 @@ def _consumer(store: Store, business: Business, consumer: Consumer) -> broker_pb
 
 
 def _held_alarms(consumers: list[broker_pb2.ConsumerStatus], held_bytes_max: int) -> list[str]:
-    """Name the groups whose held tables keep more of the queue than is kept for nobody."""
+    """Return an alarm for each group whose held tables keep more of the queue than the configured retention."""
     return [
         f"the queue keeps {c.held_bytes / 2**30:.2f} GiB for held tables of {c.group}, from offset {c.kept} on: "
         "`venus resume` or `venus resync` them"
@@ -200,7 +200,7 @@ def _held_alarms(consumers: list[broker_pb2.ConsumerStatus], held_bytes_max: int
 
 
 def _undescribed_alarms(business: Business) -> list[str]:
-    """Name the tables with rows that an older broker took without their columns."""
+    """Return alarms for tables with rows that an older broker took without their columns."""
     alarms = []
     undescribed = sorted(business.undescribed.copy().items())
     for table_id, versions in undescribed[:UNDESCRIBED_SHOWN_MAX]:
@@ -219,9 +219,9 @@ def _undescribed_alarms(business: Business) -> list[str]:
 
 
 def _half(business: Business, found: Half, now: float) -> broker_pb2.HalfRef:
-    """Describe an undecided half message, with its age as this process knows it."""
+    """Describe an undecided half message, with its age by this process's clock."""
     ref = half_ref(business, found)
-    ref.waited_ms = max(1, _ms(business.reviews.waited_s(found.batch_no, now)))  # 0: not said
+    ref.waited_ms = max(1, _ms(business.reviews.waited_s(found.batch_no, now)))  # 0 means unknown
     return ref
 
 
@@ -230,10 +230,10 @@ def _ms(seconds: float) -> int:
 
 
 def _alarms(business: Business, state: State, now: float, thresholds: Thresholds) -> list[str]:
-    """Return what needs somebody.
+    """Return the alarms about half messages and the full data.
 
-    How long a half message waits is told by a clock that nobody sets, from when this process knew of it: a wall clock
-    that was set, or that of another broker, would make an alarm of nothing, or hide one.
+    The age of a half message comes from the monotonic clock, from when this process knew of it. A wall clock that was
+    set, or that of another broker, would cause a false alarm or hide one.
     """
     alarms = []
     with business.lock:
@@ -255,14 +255,14 @@ def _alarms(business: Business, state: State, now: float, thresholds: Thresholds
     return alarms
 
 
-#: A half message that is undecided for so many review times is an alarm.
+#: A half message that is undecided for so many review intervals is an alarm.
 HALF_ALARM_REVIEWS = 10
 HALF_ALARM_MIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """Asks the parts of the broker how they are."""
+    """Builds the status from the parts of the broker."""
 
     settings: Broker
     catalogue: Catalogue

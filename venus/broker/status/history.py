@@ -1,7 +1,7 @@
-"""The last hours of a broker as series of figures, in memory and bounded: what the charts of the page show. Pure.
+"""History of a broker's figures for the charts of the page, in memory and bounded. Pure.
 
-One point every `STEP_S`, for `KEPT_S`. A figure that was not known at a time is NaN there. Rates are computed from
-offsets, which only grow; where one did not (another store, another leader) the rate is not known.
+It has one point every `STEP_S`, for `KEPT_S`. A figure that was unknown at a time is NaN there. Rates are computed from
+offsets, which only grow. If an offset shrank (another store, another leader), the rate is unknown.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from venus.wire import broker_pb2
 STEP_S = 10.0
 KEPT_S = 6 * 3600.0
 POINTS = int(KEPT_S / STEP_S)
-#: Each has 4 bytes a point: 4.3 MB in all. What comes later is not kept; the page says how many were left out.
+#: Limit of series, each with 4 bytes a point: 4.3 MB in all. Later series are not kept; the page shows their number.
 SERIES_MAX = 500
-#: A chart is not wider than this.
+#: Limit of points in a chart.
 SHOWN_MAX = 240
 
-#: business, place (empty, or a consumer group) and figure.
+#: Business, consumer group (or ""), and figure.
 Name = tuple[str, str, str]
-#: Of these the mean of an interval is shown, of all others the largest.
+#: Figures shown as the mean of an interval; all others are shown as its maximum.
 RATES = ("in_per_s", "out_per_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a chart needs: the moments (Unix seconds), and each series' values there."""
+    """Data of the charts: times in Unix seconds, and the values of each series at them."""
 
     times: list[float]
     series: dict[Name, list[float | None]]
@@ -39,7 +39,7 @@ class Shown:
 
 
 class History:
-    """The ring."""
+    """Ring buffer of all series."""
 
     def __init__(self) -> None:
         self._times = np.full(POINTS, np.nan)
@@ -50,7 +50,7 @@ class History:
         self._left_out: set[Name] = set()
 
     def take(self, status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) -> bool:
-        """Add a point if it is time for one; return whether it was."""
+        """Add a point if one is due; return whether it was."""
         elapsed_s = now_s - self._last_s
         if 0 <= elapsed_s < STEP_S * 0.9:
             return False
@@ -69,7 +69,7 @@ class History:
         return True
 
     def moved(self, by_s: float) -> None:
-        """Take note that the clock was set, forward by so many seconds: the points stay in their order."""
+        """Shift all times after the clock was set forward by `by_s` seconds. The points keep their order."""
         self._times += by_s
         self._last_s += by_s
 
@@ -89,7 +89,7 @@ class History:
 
     def _rates(self, now: Mapping[Name, int], elapsed_s: float) -> dict[Name, float]:
         before, self._offsets = self._offsets, dict(now)
-        # a pause of the process would show as a rate of zero, which nobody measured
+        # a pause of the process would show as a rate of zero, which was not measured
         if not 0 < elapsed_s < 6 * STEP_S:
             return {}
         grown = {name: offset - before[name] for name, offset in now.items() if name in before}
@@ -105,7 +105,7 @@ class History:
         return self._series[name]
 
     def _forget_unknown(self) -> None:
-        """Drop series that have had no value for the whole time; looked for once an hour."""
+        """Drop series without any value, once an hour."""
         if self._next % int(3600 / STEP_S):
             return
         gone = [name for name, values in self._series.items() if bool(np.isnan(values).all())]
@@ -116,7 +116,7 @@ class History:
 
 
 def figures(status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) -> Iterator[tuple[Name, float]]:
-    """Yield what is true at this moment."""
+    """Yield the current figures."""
     yield ("", "", "resident_bytes"), float(resident_bytes)
     yield ("", "", "free_bytes"), float(status.free_bytes)
     yield ("", "", "buffer_bytes"), float(status.buffer_bytes)
@@ -133,7 +133,7 @@ def figures(status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) 
 
 
 def offsets(status: broker_pb2.BrokerStatus) -> Iterator[tuple[Name, int]]:
-    """Yield the counts that rates are computed from."""
+    """Yield the offsets from which rates are computed."""
     for entry in status.businesses:
         yield (entry.business, "", "in_per_s"), entry.next_offset
         for consumer in entry.consumers:

@@ -1,6 +1,6 @@
-"""What a broker concludes from its own status: who is away, and who is late. Pure: the time is an argument.
+"""Alarms that a broker derives from its own status: adapters that are away or late. Pure: the time is an argument.
 
-`venus status` asks the databases as well and judges for itself (venus/cli/overview.py); these sentences say the same.
+`venus status` also reads the databases and derives its own alarms (venus/cli/overview.py), in the same words.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from venus.wire import broker_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """The time by this broker's clock, and how far that was set back since it started."""
+    """The time by this broker's clock, and how far that clock was set back since the start."""
 
     us: int
     set_back_us: int = 0
 
     def age_s(self, moment_us: int) -> float:
-        """Return how old a moment of this broker's is; one that is still to come was before the clock was set back."""
+        """Return the age of a moment by this broker's clock. One in the future came before the clock was set back."""
         return (self.us - moment_us + (self.set_back_us if moment_us > self.us else 0)) / 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
-    """From when on something is late."""
+    """Ages beyond which capture or a target is late."""
 
     capture_s: float
     target_s: float
 
 
 def judged(status: broker_pb2.BrokerStatus, now: Now, late: Late) -> Iterator[tuple[str, str]]:
-    """Yield business and sentence for whatever is away or late, of the businesses that are led here."""
+    """Yield business and alarm for each adapter that is away or late, of the businesses led here."""
     for entry in status.businesses:
         if not led_elsewhere(entry):
             yield from (
@@ -44,13 +44,13 @@ def judged(status: broker_pb2.BrokerStatus, now: Now, late: Late) -> Iterator[tu
 
 
 def led_elsewhere(entry: broker_pb2.BusinessStatus) -> bool:
-    """Whether another broker of the cluster has the producers and consumers of a business."""
+    """Return whether another broker of the cluster serves the producers and consumers of a business."""
     return entry.HasField("replication") and not entry.replication.mode
 
 
 def _capture(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Iterator[str]:
     if not entry.last_captured_at_us or entry.HasField("mirror"):
-        return  # nothing was ever captured, or elsewhere: nobody can be late
+        return  # nothing was ever captured, or it is captured at another set
     captured_us, committed_us = entry.last_captured_at_us, entry.last_committed_at_us or entry.last_captured_at_us
     if not entry.producer:
         age_s = max(0.0, (now.us - captured_us) / 1e6)
@@ -59,7 +59,7 @@ def _capture(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Itera
             f"the newest change at the broker is {age_s:,.0f} s old; is `venus sync` running?"
         )
         return
-    # by this broker's clock alone, and one that nobody sets where it saw the commit: the source's may be another one
+    # only this broker's clock counts, the monotonic one if it saw the commit; the source's clock may differ
     silent_s = entry.committed_ago_ms / 1000 if entry.HasField("committed_ago_ms") else now.age_s(committed_us)
     if silent_s > late_s and not (entry.HasField("source") and entry.source.report.paused):
         yield silence(silent_s, max(entry.halves_total, len(entry.halves)))
@@ -77,7 +77,7 @@ def _targets(entry: broker_pb2.BusinessStatus, now: Now, late_s: float) -> Itera
             )  # fmt: skip
             continue
         if consumer.HasField("reported") and (consumer.reported.report.paused or consumer.reported.report.cut_over):
-            continue  # the one is an alarm of its own, and says why the rest is so; the other is what was wanted
+            continue  # a pause has an alarm of its own, and a cut-over is intended
         yield from apply_problems(
             consumer.group.removeprefix(f"{entry.business}/"), connected=consumer.connected,
             backlog_rows=consumer.backlog_rows,

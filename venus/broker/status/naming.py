@@ -1,6 +1,6 @@
-"""Which half messages and consumers of its businesses a status names: those that need somebody, never too many. Pure.
+"""Selection of the half messages and consumers that a status lists: those that need an operator, up to a limit. Pure.
 
-How many there are is said with them. What nobody needs to see costs nothing: it is chosen before it is described.
+The status also has their total numbers. Entries are selected before they are described, so the others cost nothing.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.half import Half
 from venus.network.topology import PULLS_AS
 
-#: So many of one business are named.
+#: Limit for one business.
 NAMED_MAX = 1_000
-#: So many of all businesses together; of each some, whatever the others have.
+#: Limit for all businesses together. Each business gets at least `EACH_MIN`.
 ANSWER_MAX = 10_000
 EACH_MIN = 10
 
 
 @dataclass(slots=True, kw_only=True)
 class Naming:
-    """How many are still to be named: for one answer."""
+    """How many entries one answer may still list."""
 
     halves_left: int = ANSWER_MAX
     consumers_left: int = ANSWER_MAX
 
     def halves(self, undecided: Sequence[Half]) -> list[Half]:
-        """Return the oldest."""
+        """Return the oldest half messages."""
         chosen = list(islice(undecided, _room(self.halves_left)))
         self.halves_left -= len(chosen)
         return chosen
 
     def consumers(self, groups: Sequence[Consumer]) -> list[Consumer]:
-        """Return broker sets, those that are away, then those for which most is kept; in the order they came in."""
+        """Return broker sets, then groups that are away, then those that keep most of the queue; keep the order."""
         room = _room(self.consumers_left)
         if len(groups) > room:
             first = sorted(

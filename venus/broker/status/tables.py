@@ -1,4 +1,4 @@
-"""Which tables of its businesses a status names: as many as are wanted, and never more than a message holds."""
+"""Selection of the tables that a status lists: as many as requested, and never more than a message holds."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 from venus.broker.machine.business import Business, TableFigures
 from venus.wire import broker_pb2
 
-#: So many are shown where nobody says how many he wants; their number is said with them.
+#: Default number of listed tables; the status has their total number too.
 SHOWN_MAX = 1_000
-#: At most in one answer, of all businesses together; whoever wants more asks for those behind.
+#: Limits of one answer for all businesses together. A client requests the rest with `tables_after`.
 ANSWER_TABLES_MAX = 50_000
 ANSWER_BYTES_MAX = 4 << 20
-#: What the figures of a table take beside its name.
+#: Bytes of a table's figures beside its name.
 _FIGURES_BYTES = 48
 
 
 @dataclass(slots=True, kw_only=True)
 class Tables:
-    """What is wanted of the tables, and how much of it is still to come: for one answer."""
+    """Requested tables, and how many of them one answer may still list."""
 
     most: int = SHOWN_MAX
-    #: Only those with a higher number.
+    #: Only tables with a higher number.
     after: int = -1
-    #: Only those of these names, with or without their namespace, in lower case; empty = of any.
+    #: Only tables with these names, with or without their namespace, in lower case; empty means any name.
     names: frozenset[str] = frozenset()
-    #: Business: the tables that something is said of. They come first.
+    #: Tables that reports name, by business. They are listed first.
     told: Mapping[str, Set[int]] = field(default_factory=dict)
     _nbytes: int = ANSWER_BYTES_MAX
 
@@ -34,7 +34,7 @@ class Tables:
         """Describe tables of a business, in the order of their numbers."""
         if self.most <= 0:
             return []
-        known = dict(business.tables)  # the commit thread goes on
+        known = dict(business.tables)  # the commit thread may change it
         chosen = []
         for table_id in self._wanted(known, self.told.get(business.name, frozenset())):
             self._nbytes -= len(f"{known[table_id].namespace}{known[table_id].name}".encode()) + _FIGURES_BYTES
@@ -44,13 +44,13 @@ class Tables:
             chosen.append(table_id)
         return [_described(table_id, known[table_id]) for table_id in sorted(chosen)]
 
-    def _wanted(self, known: Mapping[int, TableFigures], told: Set[int]) -> Iterator[int]:
+    def _wanted(self, known: Mapping[int, TableFigures], reported: Set[int]) -> Iterator[int]:
         if self.names:
             yield from (t for t in sorted(known) if t > self.after and self._is_named(known[t]))
             return
         if self.after < 0:
-            yield from sorted(told & known.keys())
-        yield from (t for t in sorted(known) if t > self.after and not (self.after < 0 and t in told))
+            yield from sorted(reported & known.keys())
+        yield from (t for t in sorted(known) if t > self.after and not (self.after < 0 and t in reported))
 
     def _is_named(self, figures: TableFigures) -> bool:
         name = figures.name.lower()
@@ -58,7 +58,7 @@ class Tables:
 
 
 def wanted_by(request: broker_pb2.StatusRequest) -> Tables:
-    """Return what a client wants; an older one, which does not say, gets all that a message holds."""
+    """Return the tables that a client requests. An older client names no limit and gets all that a message holds."""
     most = request.tables_max if request.HasField("tables_max") else ANSWER_TABLES_MAX
     return Tables(
         most=min(most, ANSWER_TABLES_MAX),
