@@ -158,7 +158,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, last_batch: int, next_sequenc
     Producer(core).commit(engines.rows(0, 3))
     business = doubting(core, 2)
     producer = connect(core, last_batch)
-    with pytest.raises(ProtocolError, match="that does not fit together"):
+    with pytest.raises(ProtocolError, match="the two do not fit"):
         say(core, producer, last_batch, next_sequence)
     assert not business.committed.losses[0].measured
     assert business.committed.next_offset == 3

@@ -100,9 +100,9 @@ def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock)
     refusals: list[str] = []
     assert [opened("eu"), opened("us"), opened("eu", "payroll"), opened(""), opened("eu")] == [4, 2, 1, 1, 0]
     assert refusals == [
-        "eu has 4 leases on snapshots of main already, and 4 are left for everybody else",
-        "us has 2 leases on snapshots of main already, and 2 are left for everybody else",
-        "eu has 1 lease on snapshots of payroll already, and 1 are left for everybody else",
+        "eu has 4 leases on snapshots of main already, and 4 are left for all others",
+        "us has 2 leases on snapshots of main already, and 2 are left for all others",
+        "eu has 1 lease on snapshots of payroll already, and 1 are left for all others",
         "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
         "name (its lease: 3600 s) and 1 load of other businesses",
         "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "

@@ -126,7 +126,7 @@ def test_a_snapshot_that_is_made_while_its_business_is_removed_goes_with_it(
         return made
 
     monkeypatch.setattr(engine.snapshots, "_cut", forgotten_meanwhile)
-    with pytest.raises(Unavailable, match="was removed meanwhile"):
+    with pytest.raises(Unavailable, match="was just removed"):
         open_snapshot(engine)
 
     assert engine.snapshots.held() == []
