@@ -45,7 +45,7 @@ class IngestServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Produce(self, request_iterator, context):
-        """One producer of one business. Half messages, decisions, and the broker's reviews (VENUS 3.3, figure 4).
+        """One producer of one business: half messages, decisions, and the broker's reviews (VENUS 3.3, figure 4).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,7 +175,7 @@ class DeliveryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SumSnapshot(self, request, context):
-        """What the planned splits of a snapshot hold, by the broker's own account: for the end of a load.
+        """The totals of the planned splits of a snapshot, for the check at the end of a load.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -458,7 +458,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForgetBusiness(self, request, context):
-        """with all it has; refused while anyone is connected
+        """with all its data; refused while a client is connected
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -479,7 +479,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StepDown(self, request, context):
-        """to a home that was away: another set has become the home
+        """sent to an old home that is back: another set has become the home
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,21 +55,21 @@ class ReplicaServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Follow(self, request_iterator, context):
-        """One line from a broker to another: what it fetches there for every business that it follows, and the answers.
+        """One connection from a broker to another: its fetches for every business that it follows, and the answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ballot(self, request, context):
-        """A replica's word in an election: from now on it follows no older term.
+        """A replica's ballot in an election: from now on it follows no older term.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Copy(self, request, context):
-        """A business as it lies in the leader's store, for a replica that starts over; the last frame says `end`.
+        """A business as it is in the leader's store, for a replica that starts over; the last frame has `end`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -219,9 +219,9 @@ def test_nothing_is_green_while_somebody_is_away_though_that_is_no_alarm_yet(pla
         verdict = seen.page.locator(".verdict.is-warn [role=status]")
         seen.page.wait_for_selector(".verdict.is-good")
         place.producer.close()
-        verdict.filter(has_text=f"Nobody captures {BUSINESS}").wait_for()
+        verdict.filter(has_text=f"No producer captures {BUSINESS}").wait_for()
         place.target.close()
-        verdict.filter(has_text=f"Nobody captures {BUSINESS}, target eu is away").wait_for()
+        verdict.filter(has_text=f"No producer captures {BUSINESS}, target eu is away").wait_for()
         assert seen.alarms() == []
         assert seen.complaints == []
 
@@ -345,7 +345,7 @@ def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None
     place = Place(tmp_path, health=quiet, degrade=Degrade(cpu_percent=0, memory_percent=0, lag_ms=0))
     try:
         with opened(browser, place.url) as seen:
-            seen.page.get_by_text("Nobody is held back, every lane is served fully.").wait_for()
+            seen.page.get_by_text("No client is delayed, every lane is served fully.").wait_for()
             assert seen.page.get_by_label("Traffic now").count() == 0
     finally:
         place.close()

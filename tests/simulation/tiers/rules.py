@@ -244,7 +244,7 @@ RULES = (
     ),
     _rule(
         "A mirror says nothing of positions before its full data has begun",
-        "pipeline.mirrors:Mirrors.enter",
+        "pipeline.mirror_commands:Mirrors.enter",
         "found.awaits_full_data |= found.is_new",
         "pass",
         seed=38,

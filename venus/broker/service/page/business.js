@@ -1,15 +1,15 @@
-// One business: the way of a row as a picture, its charts, its tables.
+// One business: the path of a row as a picture, its charts, its tables.
 import { chart } from "./charts.js";
 import { concernsAbove, isSet, mirrorBehind, mirrorTone, setName, setState, setTone } from "./network.js";
 import { age, ago, bytes, el, num, rate, sheet, span } from "./show.js";
 
-// States in which a table moves by itself; a state without an entry needs somebody.
+// States in which a table moves by itself; a state without an entry needs an operator.
 const MOVES = {ACTIVE: "follows", CATCHUP: "catches up", LOADING: "is loaded", RESYNCING: "is resynced"};
-// What somebody wanted so, and what may be over in a moment: for the second there is an alarm once it lasts.
+// Intended states, and states that may end in a moment and raise an alarm only if they last.
 const WANTED = {RELEASED: "not captured any more"}, PASSING = {RELEASING: "is taken out of capture", WAITING: "waits"};
-// With more tables than this that follow, their list is folded: the rest of the page would be far below it.
+// A longer list of following tables is folded, so that the rest of the page stays near.
 const CALM_SHOWN = 30, UNDECIDED_S = 5;
-// VENUS's own table at a source: it measures lag, and nobody has put rows there.
+// VENUS's own table at a source, which measures lag and has no rows of the application.
 const isOwn = table => table.namespace === "venus" && table.name === "heartbeat" || table.name.toLowerCase() === "venus_heartbeat";
 const figuresOf = reported => reported ? reported.report.figures || null : null;
 const placed = reported => { const f = figuresOf(reported); return f && f.place ? ["Database", f.place] : null; };
@@ -22,14 +22,14 @@ function hop(title, state, tone, rows) {
     el("dl", null, rows.filter(row => row).flatMap(([name, value, of]) => [el("dt", null, name), el("dd", {class: of}, value)])));
 }
 const VERDICT_TONE = {same: "good", different: "bad", undecided: "warn"};
-// When a target was compared last, and how that ended.
+// The last comparison of a target, and its result.
 function verified(c) {
   const found = (figuresOf(c.reported) || {}).compared;
   if (!found) return c.connected && figuresOf(c.reported) ? ["Last verified", "never", "soft"] : null;
   const rows = Number(found.different) ? `, ${counted(found.different, "row")}` : "";
   return ["Last verified", `${found.verdict}${rows}${found.partial ? ", in part" : ""}, ${ago(found.ended_at_us)} ago`, VERDICT_TONE[found.verdict] || "warn"];
 }
-// How many rows were there when a load was first seen here: its pace since then tells how long it takes.
+// Rows of each load when this page first saw it: the rate since then gives the time left.
 const firstSeen = new Map();
 function leftOf(key, rows, expected) {
   const seen = firstSeen.get(key), now = Date.now();
@@ -44,9 +44,9 @@ function loadRow(what, rows, expected, left) {
 }
 export const cutOver = c => c.reported ? c.reported.report.cut_over : "";
 export const ledElsewhere = b => b.replication && !b.replication.mode;
-// Who is away and should not be. A restart is no alarm, and no reason for green either.
+// Adapters and sets that are away and should not be. A restart raises no alarm, but the page is not green then.
 export const awayFrom = b => ledElsewhere(b) ? [] : [
-  ...b.producer || b.mirror ? [] : ["nobody captures " + b.business],
+  ...b.producer || b.mirror ? [] : ["no producer captures " + b.business],
   ...b.consumers.filter(c => !c.connected && !(c.reported && c.reported.report.paused))
     .map(c => isSet(c) ? `set ${setName(c)} does not pull ${b.business}` : `target ${short(c.group, b.business)} is away`)];
 const last = values => values && values.length ? values[values.length - 1] : null;
@@ -56,10 +56,10 @@ export class Business {
     this.b = found; this.s = status; this.times = history.times;
     this.series = history.series.filter(one => one.business === found.business);
     this.raised = (status.raised || []).filter(alarm => alarm.business === found.business);
-    // What is wrong with the broker itself is so for each business.
+    // Alarms of the broker itself concern each business.
     this.raisedHere = [...this.raised, ...(status.raised || []).filter(alarm => !alarm.business)];
   }
-  // Half messages that wait for longer than a cut takes: younger ones come and go with every look.
+  // Half messages that wait for longer than a cut takes; younger ones change with every refresh.
   get undecided() {
     return this.b.halves.filter(h => age(h.received_at_us) >= UNDECIDED_S);
   }
@@ -67,21 +67,21 @@ export class Business {
     const found = this.series.find(one => one.figure === figure && one.group === group);
     return found ? found.values : [];
   }
-  // The state of a hop and its tone, with the number of alarms that stand there.
+  // The state of a hop and its tone, with the number of its alarms.
   judged(concerns, state, tone, raised = this.raised) {
     const alarms = raised.filter(concerns).length;
     return alarms ? [`${state} · ${alarms} ${alarms === 1 ? "alarm" : "alarms"}`, "bad"] : [state, tone];
   }
-  // Who speaks with another broker is judged there; here nobody knows whether he is late.
+  // The leader judges its own clients; this broker does not know whether they are late.
   elsewhere(title, who) {
     const leader = this.b.replication.leader;
-    return hop(title, leader ? "at the leader" : "nobody leads", leader ? "soft" : "bad", [[who, leader ? "speaks with " + leader : "waits"]]);
+    return hop(title, leader ? "at the leader" : "no leader", leader ? "soft" : "bad", [[who, leader ? "connects to " + leader : "waits"]]);
   }
   source() {
     const b = this.b, paused = b.source && b.source.report.paused;
     if (b.mirror) return this.above();
     if (ledElsewhere(b)) return this.elsewhere("Source", "Producer");
-    const state = paused ? "paused" : b.producer ? "captured" : "nobody captures";
+    const state = paused ? "paused" : b.producer ? "captured" : "not captured";
     return hop("Source", ...this.judged(alarm => alarm.hop === "source", state, b.producer && !paused ? "good" : "warn"), [
       placed(b.source),
       ["Rows in", rate(last(this.values("in_per_s")))],
@@ -113,7 +113,7 @@ export class Business {
   }
   broker() {
     const b = this.b, r = b.replication, behind = BigInt(b.next_offset) - BigInt(b.materialised_offset);
-    const state = !r ? "serves" : r.mode ? "leads, " + r.mode : r.leader ? "follows " + r.leader : "nobody leads";
+    const state = !r ? "serves" : r.mode ? "leads, " + r.mode : r.leader ? "follows " + r.leader : "no leader";
     const plain = !r ? "good" : r.mode === "sync" || (!r.mode && r.leader) ? "good" : r.leader ? "warn" : "bad";
     return hop(this.s.broker_id ? "Broker " + this.s.broker_id : "Broker", ...this.judged(alarm => alarm.hop === "broker" && !concernsAbove(alarm) && !alarm.rule.startsWith("set_"), state, plain, this.raisedHere), [
       ["Next offset", num(b.next_offset)],
@@ -151,7 +151,7 @@ export class Business {
       verified(c),
     ]);
   }
-  // What is being read at the source, and what targets are loaded from here.
+  // Tables that are being read from the source, and targets that are being loaded.
   loads() {
     const b = this.b, fills = (figuresOf(b.source) || {fills: []}).fills;
     const read = fills.map(f => loadRow(`${f.name} is read from the source`, Number(f.rows), Number(f.rows_expected),
@@ -178,9 +178,9 @@ export class Business {
       .filter(t => t.table_id === table.table_id)
       .map(t => [place, t, Number(reported.unknown_since_us) ? ", " + ago(reported.unknown_since_us) + " ago" : ""]) : []);
     if (!said.length) {
-      const nobody = places.every(([, reported]) => !reported), cut = this.b.consumers.length && this.b.consumers.every(cutOver);
-      const state = nobody ? "not reported yet" : cut ? "captured; every target was cut over" : "follows";
-      return [el("span", {class: nobody || cut ? "soft" : "good"}, state), nobody ? 1 : 0];
+      const unreported = places.every(([, reported]) => !reported), cut = this.b.consumers.length && this.b.consumers.every(cutOver);
+      const state = unreported ? "not reported yet" : cut ? "captured; every target was cut over" : "follows";
+      return [el("span", {class: unreported || cut ? "soft" : "good"}, state), unreported ? 1 : 0];
     }
     const calm = t => t.state === "ACTIVE" && !Number(t.quarantined);
     const word = t => MOVES[t.state] || WANTED[t.state] || PASSING[t.state];
@@ -190,7 +190,7 @@ export class Business {
       (word(t) || t.state) + " at " + place + (Number(t.quarantined) ? ", " + counted(t.quarantined, "row") + " in quarantine" : "") + old +
       (t.reason ? ": " + t.reason : "") + (t.rows ? "; it gets " + t.rows : "")))), bad ? 3 : said.every(([, t]) => calm(t)) ? 0 : 2];
   }
-  // About how many rows tables have at each place that says so: place, and rows by table.
+  // Estimated rows by table, for each place that reports them.
   rowCounts() {
     const places = [["source", this.b.source], ...this.b.consumers.filter(c => !isSet(c)).map(c => [short(c.group, this.b.business), c.reported])];
     return places.filter(([, reported]) => figuresOf(reported) && figuresOf(reported).rows.length)

@@ -16,7 +16,7 @@ function line(values, top, number) {
   return el("path", {class: `series s${number}`, d: path || "M0 0"});
 }
 
-// One chart: `series` is [[name, values]], `shown` writes a value.
+// One chart: `series` is [[name, values]], `shown` formats a value.
 export function chart(title, times, series, shown) {
   const known = series.filter(([, values]) => values.some(value => value !== null)).slice(0, 5);
   if (times.length < 2 || !known.length) return null;

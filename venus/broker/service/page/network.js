@@ -1,8 +1,8 @@
-// Where this broker's set stands in the network: the set above, what is mirrored from it, and the sets that pull from here.
+// Position of this broker's set in the network: the set above, mirrored businesses, and the sets that pull from here.
 import { ago, bytes, el, num, sheet, span } from "./show.js";
 
 const PULLS_AS = "mirror/";
-// States of a mirror in which it needs nobody.
+// States of a mirror that need no operator.
 const WELL = {following: "good", filling: "warn", elsewhere: "soft"};
 export const isSet = consumer => consumer.group.startsWith(PULLS_AS);
 export const setName = consumer => consumer.group.slice(PULLS_AS.length);
@@ -14,12 +14,12 @@ export const mirrorState = mirror => (mirror.state === "filling" && Number(mirro
   ? `filling, ${num(mirror.rows)} of about ${num(mirror.rows_expected)} rows` : mirror.state) + " for " + ago(mirror.since_us);
 export const mirrorBehind = mirror => Number(mirror.lag) ? `${num(mirror.lag)} offsets, ${span(Number(mirror.lag_ms) / 1000)}`
   : mirrorTone(mirror) === "bad" ? "level when last seen" : "level";
-// A restart is no alarm; what lasts is one, and red.
+// A restart raises no alarm. A longer absence raises one and is red.
 export const setTone = (consumer, raised) => raised.some(alarm => alarm.rule.startsWith("set_") && alarm.text.includes(`set ${setName(consumer)}:`)) ? "bad"
   : consumer.connected ? "good" : "warn";
 export const setState = consumer => consumer.connected ? (late(consumer) ? late(consumer) + " behind" : "level") : "away for " + ago(consumer.updated_at_us);
 
-// The sets that should be pulled from and are not, each once.
+// The nearest sets that are not in use, each once.
 const absences = mirrors => [...new Map(mirrors.map(([, m]) => m).filter(m => m.nearest)
   .map(m => [m.nearest, `${m.nearest}: not used for ${ago(m.away_since_us)}; ${m.not_back}`])).values()];
 

@@ -1,4 +1,4 @@
-// The page of one broker: what is wrong first, then each business. Reads status.json every 2 s and history.json every 10 s.
+// The page of one broker: problems first, then each business. It reads status.json every 2 s and history.json every 10 s.
 import { awayFrom, Business, cutOver, ledElsewhere } from "./business.js";
 import { chart } from "./charts.js";
 import { isSet, network } from "./network.js";
@@ -15,7 +15,7 @@ async function read(path) {
   return body;
 }
 
-const leaders = businesses => businesses.filter(b => b.replication).map(b => `${b.business} at ${b.replication.leader || "nobody"}`).join(", ");
+const leaders = businesses => businesses.filter(b => b.replication).map(b => `${b.business} at ${b.replication.leader || "no broker"}`).join(", ");
 
 function verdict(s, raised) {
   if (raised.length) {
@@ -25,7 +25,7 @@ function verdict(s, raised) {
       el("span", {role: "alert"}, raised.length === 1 ? "1 alarm" : num(raised.length) + " alarms", " at: " + hops),
       el("small", null, "the oldest since " + clock(oldest) + " (" + ago(oldest) + ")"));
   }
-  // Alarms of a business stand at its leader: what is seen here of others is no reason for green.
+  // The alarms of a business are at its leader, so this broker alone cannot be green for it.
   const away = [...new Set(s.businesses.flatMap(b => b.replication ? b.replication.replicas.filter(x => !x.alive).map(x => x.broker) : []))];
   const led = s.businesses.filter(ledElsewhere);
   if (away.length) {
@@ -72,7 +72,7 @@ function machine(s) {
     history.left_out ? el("p", {class: "none"}, num(history.left_out) + " figures have no chart, because there are too many") : null);
 }
 
-// A replica that starts over is not among the businesses until it is whole.
+// A replica that installs a copy is listed among the businesses only once the copy is complete.
 function installations(found) {
   if (!found.length) return null;
   return el("section", {"aria-label": "Installations"}, sheet("Replicas being installed",

@@ -1,4 +1,4 @@
-// Figures as people read them, and elements. Text only ever becomes text: nothing here parses HTML.
+// Formatting of figures, and DOM elements. Text always stays text: nothing here parses HTML.
 const count = new Intl.NumberFormat("en");
 export const num = v => count.format(BigInt(v || 0));
 export const rate = v => v === null || v === undefined ? "–" : count.format(v < 10 ? Math.round(v * 10) / 10 : Math.round(v)) + "/s";
@@ -10,7 +10,7 @@ export const bytes = v => {
 };
 export const span = s => s < 0.0005 ? "0 s" : s < 1 ? Math.round(s * 1000) + " ms" : s < 120 ? s.toFixed(s < 10 ? 1 : 0) + " s"
   : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " d";
-// Ages are reckoned by the broker's clock: that of who looks may be another.
+// Ages use the broker's clock, because the browser's clock may differ.
 let aheadMs = 0;
 export const setClock = us => { aheadMs = Number(us) ? Date.now() - Number(us) / 1000 : 0; };
 export const age = us => Math.max(0, (Date.now() - aheadMs) / 1000 - Number(us) / 1e6);
@@ -37,7 +37,7 @@ export function sheet(title, heads, rows, none, limit = 200) {
   return [el("h3", null, title), el("div", {class: "sheet", tabindex: rows.length ? "0" : ""}, body, more)];
 }
 
-// Makes `old` look like `made` and keeps what a person is doing with it: focus, selection, what is folded open.
+// Changes `old` into `made` and keeps focus, selection and opened details.
 export function patch(old, made) {
   if (old.nodeType !== made.nodeType || old.nodeName !== made.nodeName) { old.replaceWith(made); return; }
   if (old.nodeType === Node.TEXT_NODE) { if (old.data !== made.data) old.data = made.data; return; }
