@@ -107,11 +107,11 @@ class Pages:
     def _for_viewers(self, answer: Answer) -> Answer:
         """Wrap a handler with the access check that applies if TLS is on."""
 
-        async def guarded(request: Request) -> Response:
+        async def check_first(request: Request) -> Response:
             refusal = self._refusal(request)
             return await answer(request) if refusal is None else refused(refusal)
 
-        return guarded
+        return check_first
 
     def _refusal(self, request: Request) -> VenusError | None:
         where = f"{request.client.host}:{request.client.port}" if request.client else "unknown"

@@ -72,25 +72,25 @@ class Interceptor(grpc.aio.ServerInterceptor):
     def _foreign(self, method: str, call: Call, serve: Serve) -> Serve:
         """Guard health checks, whose requests name no business."""
 
-        async def guarded(request: Any, context: Any) -> Any:
+        async def guard_call(request: Any, context: Any) -> Any:
             if await self._admitted(method, call, context) is not None:
                 return await serve(request, context)
             return None
 
-        return guarded
+        return guard_call
 
     def _generating(self, method: str, call: Call, serve: Callable[..., Any]) -> Callable[..., Any]:
         """Guard reflection in the same way."""
 
-        async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+        async def guard_call(request: Any, context: Any) -> AsyncIterator[Any]:
             if await self._admitted(method, call, context) is not None:
                 async for answer in serve(request, context):
                     yield answer
 
-        return guarded
+        return guard_call
 
     def _streaming(self, method: str, call: Call, serve: Serve) -> Serve:
-        async def guarded(requests: Any, context: Any) -> Any:
+        async def guard_call(requests: Any, context: Any) -> Any:
             peer = await self._admitted(method, call, context)
             if peer is None:
                 return None
@@ -100,10 +100,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
             return await serve(requests, FirstFrame(context, judge, self._first_frame_s))
 
-        return guarded
+        return guard_call
 
     def _unary(self, method: str, call: Call, serve: Serve, kind: type[Message]) -> Serve:
-        async def guarded(data: bytes, context: Any) -> Any:
+        async def guard_call(data: bytes, context: Any) -> Any:
             async with answering(context):
                 peer = self._access.peer_of(context)
                 self._access.judge(peer, method, call)
@@ -113,7 +113,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 return await (self._access.recorded(peer, method, request, served, context) if call.audited else served)
             return None
 
-        return guarded
+        return guard_call
 
 
 class FirstFrame:

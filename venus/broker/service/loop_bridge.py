@@ -93,7 +93,7 @@ class LoopBridge:
         """Run a blocking call that opens something. If the caller was cancelled meanwhile, close it again."""
         opening = asyncio.ensure_future(self.blocking(lane, call, *args, **_))
 
-        def unwanted(done: asyncio.Future[T]) -> None:
+        def close_unwanted(done: asyncio.Future[T]) -> None:
             if not done.cancelled() and done.exception() is None:
                 with suppress(RuntimeError):  # the lanes are closed because the broker stops
                     self.behind(lane, close, done.result())
@@ -101,7 +101,7 @@ class LoopBridge:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(unwanted)
+            opening.add_done_callback(close_unwanted)
             raise
 
     def load(self, lane: Lane) -> tuple[int, int]:

@@ -169,9 +169,9 @@ class Step:
 
 
 def _looking(store: Store, overlay: dict[bytes, bytes]) -> folding.Stored:
-    def stored(row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def look_up(row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         found = store.look_up(keys.ROW, row_keys)
         found.update({key: overlay[key] for key in row_keys if key in overlay})
         return found
 
-    return stored
+    return look_up
