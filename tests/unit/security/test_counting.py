@@ -47,5 +47,5 @@ def test_counters_have_a_limit_of_memory() -> None:
         refusals.refused(str(number), "x")
 
     assert refusals.counts()[1] == 10
-    assert max(len(refusals._known), len(refusals._told)) <= KNOWN_MAX
+    assert max(len(refusals._known), len(refusals._logged)) <= KNOWN_MAX
     assert len(refusals._pending) <= audit.PENDING_MAX
