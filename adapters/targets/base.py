@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from venus.adapter_figures import Comparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
+    from venus.adapters.targets.contract import LoadedTable, TargetReader
     from venus.adapters.targets.cutting import CutoverTarget
-    from venus.adapters.targets.verifying import LoadedTable, TargetReader
 
 
 class Configured:

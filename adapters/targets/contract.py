@@ -27,7 +27,38 @@ if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
     from venus.adapters.targets.cutting import CutoverTarget
-    from venus.adapters.targets.verifying import LoadedTable, TargetReader
+
+
+from venus.adapters.dialects.verifying import Reader, Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTable:
+    """A table as a target has it: its version and its rows there, and what keeps it from being compared."""
+
+    schema: TableSchema
+    obstacle: str = ""
+    predicate: str = ""  # which of its rows it gets; empty = every row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """Up to which offset changes are in a table's rows; `held` says why that is less than the target's."""
+
+    offset: int
+    held: str = ""
+
+
+class TargetReader(Reader, Protocol):
+    """A session that is compared."""
+
+    def reached(self, subject: Subject) -> Reached:
+        """Return how far this table is, in the snapshot of `begin`. Raises TargetError if it was never loaded."""
+        ...
+
+    def parked(self, subject: Subject) -> dict[bytes, str]:
+        """Return why changes of single rows were not applied, by record id."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ is what the broker sends ahead of its decision, and then the decision ends the t
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from venus import cutlog
@@ -241,3 +242,20 @@ class Assembler:
 def pieces_of(cuts: Sequence[Cut]) -> list[Piece]:
     """Return the increments of several cuts in order."""
     return [piece for cut in cuts for piece in cut.pieces]
+
+
+def say_applied(business: str, target: str, cuts: Iterable[Cut], begun_us: int = 0) -> None:
+    """Say that a target's transaction with these cuts, begun at `begun_us`, is durable."""
+    if not cutlog.wanted():
+        return
+    now_us = time.time_ns() // 1000
+    for cut in cuts:
+        last = cut.pieces[-1]
+        cutlog.ended(
+            cutlog.Stage(
+                name="applied", business=business, cut=cut.number, captured_at_us=last.batch.captured_at_us,
+                began_us=last.committed_at_us, ended_us=now_us,
+                facts={"target": target, "rows": cut.rows, "next_offset": cut.end},
+                steps={"arrived": last.arrived_us, "begun": begun_us},
+            )
+        )  # fmt: skip

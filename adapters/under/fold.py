@@ -13,7 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from venus.codec.changes import TableChanges
+from venus.codec.columns import to_columns
+from venus.codec.filtering import as_keys
+from venus.codec.layout import Layout
 from venus.codec.packed import Packed
+from venus.model import ChangeKind, TableSchema
+from venus.predicates.ranges import Predicate
 
 #: Longer keys are compared by a dictionary: sorting them word by word would cost more.
 _WORD_BYTES_MAX = 64
@@ -146,3 +151,25 @@ def slice_of(rows: Rows, start: int, stop: int) -> Rows:
 
 def _joined_packed(parts: Sequence[Packed]) -> Packed:
     return Packed(b"".join(p.data for p in parts), np.concatenate([p.sizes for p in parts]))
+
+
+def heartbeat_of(section: TableChanges, schema: TableSchema) -> int | None:
+    """Return the last heartbeat of a section, Unix microseconds; None if it has none."""
+    if section.kind is not ChangeKind.CHANGES or section.is_deleted.all():
+        return None
+    layout = Layout.of(schema)
+    names = [c.name.lower() for c in layout.columns]
+    value = to_columns(section.record_ids, section.rows, layout)[names.index("beat_at")][-1]
+    return int(value) if isinstance(value, str) and value.isdecimal() else None
+
+
+def judged(rows: Rows, predicate: Predicate | None, version: TableSchema) -> Rows:
+    """Return the changes as the target gets them; in order, as many as there were."""
+    found = None
+    if predicate is not None:
+        found = as_keys(predicate, rows.record_ids, rows.rows, rows.is_deleted, version)
+    if found is None:
+        return rows
+    kept, is_deleted = found
+    is_new = None if rows.is_new is None else rows.is_new & ~is_deleted
+    return Rows(record_ids=rows.record_ids, rows=kept, is_deleted=is_deleted, offsets=rows.offsets, is_new=is_new)

@@ -18,9 +18,8 @@ from venus.adapters.dialects.contract import RegisteredTable, UncapturedTable
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.dialects.verifying import Subject, open_reader
 from venus.adapters.running import LocalRunner
-from venus.adapters.targets.contract import require
+from venus.adapters.targets.contract import LoadedTable, require
 from venus.adapters.targets.registry import open_target
-from venus.adapters.targets.verifying import LoadedTable
 from venus.adapters.targets.views import rows_where
 from venus.adapters.verify.findings import Result
 from venus.adapters.verify.full import opened_snapshot

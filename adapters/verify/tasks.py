@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from venus.adapters.dialects.verifying import Key, Reader, Slice, SourceReader, Subject, open_reader
+from venus.adapters.targets.contract import Reached, TargetReader
 from venus.adapters.targets.registry import open_target
-from venus.adapters.targets.verifying import Reached, TargetReader
 from venus.adapters.verify.full import FullData
 from venus.adapters.verify.rows import Row, equal
 from venus.adapters.verify.sides import PushedSide, ScannedSide, Side, found_rows

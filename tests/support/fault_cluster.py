@@ -27,7 +27,7 @@ from tests.support.proxy import Proxy
 from tests.support.wall_clock import WallClock
 from tests.support.whole_way import Loop, run_at
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import Outside, connect_producer, first_fill, run_capture

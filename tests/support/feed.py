@@ -13,7 +13,7 @@ import psycopg2
 
 from tests.support.loops import looping
 from tests.support.postgres import libpq
-from venus.adapters.targets.postgresql.apply.loop import ApplyReport, run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport, run_apply
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import from_columns, keys_from_columns

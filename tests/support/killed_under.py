@@ -13,7 +13,7 @@ import threading
 
 from tests.support.feed import settings_for
 from tests.support.forks import serve
-from venus.adapters.targets.postgresql.apply.loop import ApplyReport, run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport, run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.session import Params, Session
 

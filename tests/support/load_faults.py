@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from venus.adapters.running import Runner
-from venus.adapters.targets.postgresql.load.lines import Lines
-from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask, load_split
+from venus.adapters.targets.postgresql.load.task import Lines, SplitResult, SplitTask, load_split
 
 FAULTS = ("exception", "killed", "killed after commit", "rivals", "killed rival")
 

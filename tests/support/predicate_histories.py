@@ -18,8 +18,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from venus.adapters.under.fold import Rows, joined, net
-from venus.adapters.under.judging import judged
+from venus.adapters.under.fold import Rows, joined, judged, net
 from venus.codec.columns import Value, from_columns
 from venus.codec.filtering import inside_of
 from venus.codec.layout import Layout

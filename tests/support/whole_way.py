@@ -15,7 +15,7 @@ import psycopg2
 from tests.support.brokers import settings as broker_settings
 from tests.support.postgres import Server, libpq
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import first_fill, run_capture

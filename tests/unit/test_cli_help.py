@@ -49,7 +49,7 @@ def test_status_waits_for_no_library_that_only_an_installation_needs(tmp_path: P
     assert "venus.adapters.targets.postgresql.control" in imported
     assert imported & {"alembic", "mako", "pyspark"} == set()
     own = "venus.adapters.targets.postgresql"
-    assert imported & {f"{own}.apply.loop", f"{own}.load.full_sync", "venus.adapters.upper.capture"} == set()
+    assert imported & {f"{own}.apply.apply_session", f"{own}.load.full_sync", "venus.adapters.upper.capture"} == set()
 
 
 def test_an_installation_waits_for_no_highlighter_of_code() -> None:

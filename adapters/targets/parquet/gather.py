@@ -12,7 +12,7 @@ from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.layout import folder_name
 from venus.adapters.targets.parquet.manifest import Base, ChangeFile, LakeTable, Manifest
 from venus.adapters.under.cuts import piece_of
-from venus.adapters.under.heartbeats import heartbeat_of
+from venus.adapters.under.fold import heartbeat_of
 from venus.codec.arrowrows import Misfit, Shape
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from venus.adapters.targets.parquet.files import FILE_ROWS, Writer, state_schema
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.layout import publish, sync
+from venus.adapters.targets.parquet.load import SPLITS_PER_WORKER, StateLoad
 from venus.adapters.targets.parquet.manifest import Base, LakeTable, Manifest
 from venus.adapters.targets.parquet.net import (
     Net,
@@ -30,7 +31,6 @@ from venus.adapters.targets.parquet.net import (
     telling_columns,
     untouched,
 )
-from venus.adapters.targets.parquet.states import SPLITS_PER_WORKER, StateLoad
 from venus.codec.arrowrows import Shape
 from venus.errors import Unavailable
 from venus.rpc import reports

@@ -18,12 +18,12 @@ from venus.adapters.targets.contract import (
     Target,
     require,
 )
-from venus.adapters.targets.parquet.fitness import becomes_text
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.follow import run_lake
 from venus.adapters.targets.parquet.load import load_lake
 from venus.adapters.targets.parquet.manifest import Manifest, row_counts
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
+from venus.codec import arrowrows
 from venus.config import Settings
 from venus.errors import VenusError
 from venus.model import Finding, TableSchema
@@ -160,3 +160,19 @@ def view(name: str, manifest: Manifest, *, place: str, paused: bool, resyncing: 
             for t in manifest.tables.values()
         ),
     )
+
+
+def becomes_text(where: str, schemas: Seq[TableSchema]) -> list[Finding]:
+    """Say which columns become text because no type of Parquet holds their values exactly."""
+    lines = [
+        f"{schema.qualified}.{column.name} ({column.source_type})"
+        for schema in schemas
+        if not schema.is_heartbeat
+        for column in schema.columns
+        if arrowrows.becomes_text(column.type)
+    ]
+    if not lines:
+        return []
+    message = f"{len(lines)} columns become text: Parquet has no type that holds their values exactly"
+    remedy = "read them as text, or change the columns' types (Oracle: --type-map)"
+    return [Finding(where=where, message=message, remedy=remedy, details=tuple(lines))]

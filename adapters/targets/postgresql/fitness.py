@@ -14,7 +14,7 @@ from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema import own_types as owntypes
 from venus.adapters.targets.postgresql.schema.ddl import own_types
-from venus.adapters.targets.postgresql.schema.missing import Obstacle, missing_types
+from venus.adapters.targets.postgresql.schema.tables import Obstacle, missing_types
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.targets.predicates import checked

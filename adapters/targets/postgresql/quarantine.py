@@ -10,9 +10,8 @@ import numpy as np
 from venus.adapters.targets.contract import QuarantineRow, RetryReport
 from venus.adapters.targets.postgresql.command import command, matching, one_session
 from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, PostgresTarget
-from venus.adapters.targets.postgresql.rows.keyed import keyed_text
-from venus.adapters.targets.postgresql.rows.parked import PARKED
-from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.rows.verdicts import PARKED
+from venus.adapters.targets.postgresql.rowsql import RowSql, keyed_text
 from venus.adapters.targets.postgresql.session import Refusal, Session
 from venus.adapters.under.fold import Rows
 from venus.codec.layout import Layout

@@ -6,6 +6,8 @@ more at the target they would do harm: deleting a parent and inserting it again 
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from venus.adapters.targets.postgresql.naming import quoted
@@ -48,3 +50,25 @@ def refuse_acting_foreign_keys(session: Session, target: PostgresTarget, tables:
             "\n".join(lines),
             hint=f"let the role of target {target.name} SET session_replication_role, or make them plain DEFERRABLE",
         )
+
+
+#: A killed predecessor's server process may need a moment to notice.
+LOCK_WAIT_S = 30.0
+_PAUSE_S = 0.1
+
+
+def take(target: PostgresTarget, session: Session, stop: threading.Event) -> bool:
+    """Take a target; return whether foreign keys and triggers are off for this session (`replica.py`).
+
+    Raises Refused if it was never loaded, or if another process still works on it.
+    """
+    if not target.installed(session):
+        raise target.not_loaded
+    until = time.monotonic() + LOCK_WAIT_S
+    while not target.lock(session):
+        if stop.wait(_PAUSE_S) or time.monotonic() > until:
+            target.require_lock(session)
+    if not target.own_rows(session, "is_newest")[0][0]:
+        target.install()  # loaded by an older VENUS
+    session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
+    return may_be_replica(session)

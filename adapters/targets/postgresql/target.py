@@ -24,10 +24,10 @@ from venus.adapters.targets.contract import (
     Target,
 )
 from venus.adapters.targets.postgresql import control
+from venus.adapters.targets.postgresql.control import view
 from venus.adapters.targets.postgresql.database import LOADING, PostgresTarget, TableState
 from venus.adapters.targets.postgresql.fitness import check, refuse_unfit
 from venus.adapters.targets.postgresql.schema.ddl_file import convert
-from venus.adapters.targets.postgresql.view import view
 from venus.adapters.targets.views import TargetView
 from venus.config import Settings
 from venus.errors import VenusError
@@ -38,8 +38,61 @@ if TYPE_CHECKING:
     from venus.adapter_figures import Comparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
+    from venus.adapters.targets.contract import LoadedTable, TargetReader
     from venus.adapters.targets.cutting import CutoverTarget
-    from venus.adapters.targets.verifying import LoadedTable, TargetReader
+from venus.adapters.dialects.postgresql.verify import Names, PostgresReader
+from venus.adapters.dialects.verifying import Subject
+from venus.adapters.targets.contract import Reached
+from venus.adapters.targets.postgresql.cutmark import moment, read
+from venus.adapters.targets.postgresql.database import ACTIVE
+from venus.adapters.targets.postgresql.naming import literal
+from venus.adapters.targets.postgresql.schema.ddl import type_sql
+from venus.errors import TargetError
+
+
+class PostgresTargetReader(PostgresReader):
+    """One session at a target."""
+
+    def __init__(self, target: PostgresTarget) -> None:
+        self.target = target
+        self._own_session = self.target.connect("verify")
+        super().__init__(self._own_session, self._placed, self._own_session.copy_out)
+
+    def _placed(self, subject: Subject) -> Names:
+        placed = self.target.place(subject.schema)
+        columns = subject.schema.wire_columns
+        return Names(
+            relation=placed.rows_sql,
+            relation_name=literal(placed.sql),
+            columns=tuple(placed.column(c.name) for c in columns),
+            casts=tuple(type_sql(c.type, placed.type_names) for c in columns[: len(subject.schema.key)]),
+            equals=("=",) * len(subject.schema.key),
+        )
+
+    def reached(self, subject: Subject) -> Reached:
+        """Return how far this table is, in the snapshot of `begin`."""
+        position = self.target.position(self._own_session)
+        state = next(iter(self.target.tables(self._own_session, subject.schema.table_id)), None)
+        if position is None or state is None:
+            raise TargetError(f"target {self.target.name} has not been loaded yet")
+        if state.state == ACTIVE or state.held_from is None:
+            return Reached(offset=position.offset, held=self._held_as_a_whole() if position.paused else "")
+        reason = f" ({state.reason})" if state.reason else ""
+        return Reached(offset=state.held_from, held=f"the table is {state.state} at the target{reason}")
+
+    def _held_as_a_whole(self) -> str:
+        since = moment(read(self.target, self._own_session))
+        return f"the target was cut over at {since}" if since else "the target is paused"
+
+    def parked(self, subject: Subject) -> dict[bytes, str]:
+        """Return why changes of single rows were not applied, by record id."""
+        rows = self.target.own_rows(self._own_session, "list_quarantine", everything=True)
+        return {
+            bytes(row[4]): f"{row[12].lower()} in quarantine: {row[9]}" + (f" ({row[8]})" if row[8] else "")
+            for row in rows
+            if row[1] == subject.schema.table_id and row[12] in ("PARKED", "HALTED", "SKIPPED")
+        }
+
 
 CAPABILITIES = Capabilities(
     kind="a PostgreSQL database",
@@ -96,7 +149,7 @@ class Postgresql(Lacking):
         return full_sync(self._settings, self.name, report, choose=choose, empty_meanwhile=empty_meanwhile)
 
     def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
-        from venus.adapters.targets.postgresql.apply.loop import run_apply
+        from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 
         run_apply(self._settings, self.name, stop, report)
 
@@ -150,7 +203,7 @@ class Postgresql(Lacking):
     # -- verification --------------------------------------------------------------------------------------------------
 
     def loaded_tables(self) -> dict[int, LoadedTable] | None:
-        from venus.adapters.targets.verifying import LoadedTable
+        from venus.adapters.targets.contract import LoadedTable
 
         with closing(self._target.connect("verify")) as session:
             if not self._target.installed(session) or self._target.position(session) is None:
@@ -167,7 +220,6 @@ class Postgresql(Lacking):
         }
 
     def open_reader(self) -> TargetReader:
-        from venus.adapters.targets.postgresql.verify import PostgresTargetReader
 
         return PostgresTargetReader(self._target)
 

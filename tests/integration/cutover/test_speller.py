@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.feed import query
 from venus.adapters.cutover.certificate import TableHash
-from venus.adapters.targets.postgresql.cutover.reading import PostgresSpeller, read_rows
+from venus.adapters.targets.postgresql.cutover.session import PostgresSpeller, read_rows
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.session import Session
 from venus.codec.changes import TableChanges

@@ -16,7 +16,7 @@ import pytest
 from tests.support import lakes
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put
-from venus.adapters.targets.parquet import states as lake_load
+from venus.adapters.targets.parquet import load
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.follow import run_lake
 from venus.adapters.targets.parquet.layout import hidden, point
@@ -141,7 +141,7 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))
-    read_split, finished = lake_load.read_split, list[str]()
+    read_split, finished = load.read_split, list[str]()
 
     def killed_in_the_middle(job: Any) -> int:
         if len(finished) == 2:
@@ -150,16 +150,16 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
         finished.append(job.path.name)
         return rows
 
-    monkeypatch.setattr(lake_load, "read_split", killed_in_the_middle)
+    monkeypatch.setattr(load, "read_split", killed_in_the_middle)
     settings = settings.model_copy(update={"apply": settings.apply.model_copy(update={"load_workers": 1})})
-    monkeypatch.setattr(lake_load, "SPLITS_PER_WORKER", 4)
+    monkeypatch.setattr(load, "SPLITS_PER_WORKER", 4)
     monkeypatch.setattr("venus.adapters.targets.parquet.load.SPLITS_PER_WORKER", 4)
     with pytest.raises(Killed):
         lakes.load(settings)
     read = broker.splits_read
     (folder,) = (tmp_path / "lake/versions/shop.items").iterdir()
     inodes = {name: (folder / name).stat().st_ino for name in finished}
-    monkeypatch.setattr(lake_load, "read_split", read_split)
+    monkeypatch.setattr(load, "read_split", read_split)
 
     loaded = lakes.load(settings)
 
@@ -181,7 +181,7 @@ def test_a_load_that_cannot_go_on_starts_over_at_once(
     def killed(_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(lake_load, "publish", killed)
+    monkeypatch.setattr(load, "publish", killed)
     with pytest.raises(Killed):
         lakes.load(settings)
     monkeypatch.undo()
@@ -224,7 +224,7 @@ def test_a_split_that_was_half_written_is_read_again(
     def killed(_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(lake_load, "publish", killed)
+    monkeypatch.setattr(load, "publish", killed)
     with pytest.raises(Killed):
         lakes.load(settings)
     left = [path.name for path in (tmp_path / "lake/versions").rglob("*") if path.is_file()]

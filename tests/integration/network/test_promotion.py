@@ -25,7 +25,7 @@ from tests.support.postgres import Server
 from tests.support.proxy import Proxy
 from tests.support.whole_way import Loop, run_at
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import first_fill, run_capture
 from venus.config import Broker, Capture, Settings, Source, Target

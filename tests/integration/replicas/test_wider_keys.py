@@ -13,7 +13,7 @@ from tests.support.etcd import EtcdCluster
 from tests.support.feed import query
 from tests.support.postgres import Server
 from tests.support.whole_way import Loop, WholeWay
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.verify.findings import Verdict
 from venus.config import Broker, Target

@@ -31,7 +31,7 @@ from tests.support.feed import (
 )
 from tests.support.ports import free_port
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.broker.service.process import RunningBroker

@@ -23,7 +23,7 @@ from tests.support.feed import (
 )
 from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply import held
-from venus.adapters.targets.postgresql.apply.catchup import CatchUp
+from venus.adapters.targets.postgresql.apply.held import CatchUp
 from venus.adapters.targets.postgresql.apply.writer import Writer
 from venus.adapters.targets.postgresql.control import pause, progress, quarantine_list, resume, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync

@@ -19,7 +19,7 @@ from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.follow import run_lake
 from venus.adapters.targets.parquet.load import load_lake
 from venus.adapters.targets.parquet.manifest import Manifest
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import resync
 from venus.adapters.targets.postgresql.database import rows_from_text
 from venus.adapters.targets.postgresql.load.full_sync import full_sync

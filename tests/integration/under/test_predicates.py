@@ -26,7 +26,7 @@ from tests.support.feed import (
 )
 from tests.support.real_broker import RealBroker
 from venus.adapters.running import LocalRunner
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.control import progress, resync, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync

@@ -23,7 +23,7 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.catchup import CatchUp, Learned
+from venus.adapters.targets.postgresql.apply.held import CatchUp, Learned
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
 from venus.adapters.targets.postgresql.control import (
     pause,

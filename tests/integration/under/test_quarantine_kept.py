@@ -9,7 +9,7 @@ import pytest
 from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
-from venus.adapters.targets.postgresql.apply.clearing import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, Clearing
+from venus.adapters.targets.postgresql.apply.report import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, Clearing
 from venus.adapters.targets.postgresql.control import (
     pause,
     quarantine_list,

@@ -27,7 +27,7 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
-from venus.adapters.targets.postgresql.apply.loop import ApplyReport
+from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport
 from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply

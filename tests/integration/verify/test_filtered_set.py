@@ -11,7 +11,7 @@ from tests.support import networks
 from tests.support.brokers import business_status
 from tests.support.whole_way import Loop, found, run_at, whole_way
 from venus.adapters.running import LocalRunner
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import first_fill

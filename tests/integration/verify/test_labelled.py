@@ -16,7 +16,7 @@ from tests.support.feed import INT, column
 from tests.support.feed import table as table_of
 from tests.support.whole_way import Loop, WholeWay, found, run_at, whole_way
 from venus.adapters.running import LocalRunner, Runner
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import first_fill

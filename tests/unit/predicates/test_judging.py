@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.predicates import SAMPLES, SCHEMA, STRANGE, Row, packed, random_predicate, random_row
-from venus.adapters.under.fold import Rows
-from venus.adapters.under.judging import judged
+from venus.adapters.under.fold import Rows, judged
 from venus.codec.chunk import FullRows
 from venus.codec.filtering import full_inside, inside_of
 from venus.codec.layout import Layout

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from venus.adapters.targets.postgresql.control import Progress
+from venus.adapters.targets.postgresql.control import Progress, moment_us, view
 from venus.adapters.targets.postgresql.database import Position
-from venus.adapters.targets.postgresql.view import moment_us, view
 from venus.model import Offset
 
 THEN = datetime(2001, 1, 1, tzinfo=UTC)

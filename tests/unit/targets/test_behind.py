@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from venus.adapters.targets.postgresql.behind import Behind
+from venus.adapters.targets.postgresql.session import Behind
 
 
 @pytest.fixture

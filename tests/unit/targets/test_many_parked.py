@@ -12,10 +12,8 @@ import pytest
 from tests.support.feed import items, put, section
 from venus.adapters.targets.contract import QuarantineRow
 from venus.adapters.targets.postgresql import quarantine
-from venus.adapters.targets.postgresql.apply.counts import Counts
-from venus.adapters.targets.postgresql.apply.parking import Parking
-from venus.adapters.targets.postgresql.rows.parked import PARKED
-from venus.adapters.targets.postgresql.rows.verdicts import Suspect, Verdicts
+from venus.adapters.targets.postgresql.apply.parking import Counts, Parking
+from venus.adapters.targets.postgresql.rows.verdicts import PARKED, Suspect, Verdicts
 from venus.adapters.under.fold import Rows, rows_of
 
 ROWS = 5000

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.verifying import Subject
-from venus.adapters.targets.verifying import Reached
+from venus.adapters.targets.contract import Reached
 from venus.adapters.verify.deciding import decide
 from venus.adapters.verify.findings import Fault, Kind
 from venus.adapters.verify.history import History, Step

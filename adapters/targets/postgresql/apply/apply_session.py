@@ -7,30 +7,31 @@ is streamed into one transaction. In between, tables catch up, resyncs go on, an
 from __future__ import annotations
 
 import logging
+import threading
 import time
+
+import tenacity
 
 from venus import cutlog
 from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held import HeldTables
 from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once, is_small
-from venus.adapters.targets.postgresql.apply.report import Loop
-from venus.adapters.targets.postgresql.apply.repredicate import take_over
+from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.apply.startover import start_over
+from venus.adapters.targets.postgresql.apply.startover import start_over, take_over
 from venus.adapters.targets.postgresql.apply.stream import IDLE_S, Stream
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys
+from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys, take
 from venus.adapters.targets.postgresql.rows.merging import MergeWhole
 from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused
 from venus.adapters.targets.postgresql.session import Superseded
-from venus.adapters.targets.postgresql.taking import take
 from venus.adapters.targets.postgresql.waiting import Watch
-from venus.adapters.under.applied import say_applied
-from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of
+from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of, say_applied
 from venus.conditions import TableCondition
-from venus.errors import Diverged, OffsetTrimmed
+from venus.config import Settings
+from venus.errors import Diverged, OffsetTrimmed, VenusError
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc.stopwatch import Stopwatch
 
@@ -355,3 +356,38 @@ class ApplySession:
         if position is None or position.control != self._catalogue.position.control:
             self._reload()
             self._held.forget()
+
+
+__all__ = ["ApplyReport", "Report", "run_apply"]
+
+
+def run_apply(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
+    """Follow the broker until `stop`; begin again after what passes by itself. Raises what does not."""
+    target = PostgresTarget(settings, name)
+    loop = Loop(name, stop, report)
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(loop.is_waited_for),
+        wait=lambda state: loop.failed(_error(state)),
+        stop=tenacity.stop_when_event_set(stop),
+        sleep=tenacity.sleep_using_event(stop),
+        before=lambda _: loop.begin(),
+        before_sleep=lambda state: loop.trying_again(_error(state)),
+        reraise=True,
+    )
+    try:
+        retrying(_follow, target, loop)
+    except VenusError as error:
+        if not (error.retryable and loop.stopped):
+            raise
+
+
+def _error(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
+
+
+def _follow(target: PostgresTarget, loop: Loop) -> None:
+    """Follow until stop, session by session."""
+    again = True
+    while again and not loop.stopped:
+        with ApplySession(target, loop) as opened:
+            again = opened.run()

@@ -7,16 +7,210 @@ The table halts alone, and says how it comes back.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.catchup import CatchUp, Learned
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, RESYNC, PostgresTarget, TableState
-from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
+from venus.adapters.targets.postgresql.database import (
+    ACTIVE,
+    CATCHUP,
+    HALTED,
+    RESYNC,
+    Position,
+    PostgresTarget,
+    TableState,
+)
+from venus.adapters.targets.postgresql.rows.merging import MergeWhole
+from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.session import Session, Superseded
-from venus.errors import OffsetTrimmed
+from venus.adapters.under.cuts import Assembler, Cut, Piece, piece_of, pieces_of
+from venus.errors import OffsetTrimmed, Unavailable
+from venus.rpc.subscriber import Subscriber
+
+_POLL_S = 0.005
+_WAIT_S = 1.0
+#: A large cut arrives without a pause; after such a silence the broker is asked again.
+_SILENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class Learned:
+    """What was learned of the cut that a table is at when its transaction failed; the next catch-up knows it."""
+
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    #: The cut must not be merged piece by piece.
+    whole: bool = False
+
+
+class CatchUp:
+    """One table on its way back. Belongs to one session; whatever fails, it is rebuilt from what is durable.
+
+    `stopped` says whether the process is to end.
+    """
+
+    def __init__(
+        self, target: PostgresTarget, session: Session, table_id: int, held_from: int, learned: Learned,
+        stopped: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._target = target
+        self._learned, self._stopped = learned, stopped
+        self._session = session
+        self.table_id = table_id
+        self._held_from = held_from
+        self._assembler = Assembler(held_from, dense=False)
+        self._subscriber = Subscriber(
+            target.broker, target.business, f"{target.group}/table {table_id}",
+            credit_bytes=max(1 << 20, target.settings.apply.credit_bytes // 4), transient=True,
+        )  # fmt: skip
+        self._opened = False
+
+    def close(self) -> None:
+        """End the reader."""
+        self._subscriber.close()
+
+    def step(self, catalogue: Catalogue, *, defer_constraints: bool) -> bool:
+        """Apply the next cuts, or join the stream; return whether the catalogue must be read again."""
+        applied = catalogue.position.offset
+        if self._held_from > applied:
+            return False  # made equal to a later cut; the stream has not come to it yet
+        if self._held_from == applied:
+            return self._joined(catalogue)
+        self._read(catalogue.position)
+        cuts = self._complete_cuts(applied)
+        if cuts:
+            return self._apply(catalogue, cuts, defer_constraints=defer_constraints)
+        if self._assembler.is_open_full(self._rows_max) and self._assembler.start < applied:
+            return self._stream_cut(catalogue, defer_constraints=defer_constraints)
+        if self._subscriber.position >= applied and not self._assembler.rows:
+            return self._joined(catalogue)
+        return False
+
+    def _read(self, position: Position) -> None:
+        applied = position.offset
+        if not self._opened:
+            self._subscriber.open(self._held_from, 0, [self.table_id], rows=position.rows, rows_at=applied)
+            self._opened = True
+        if not self._assembler.is_full(self._rows_max):
+            for increment in self._subscriber.increments(_POLL_S):
+                self._assembler.add(piece_of(increment))
+        if self._subscriber.position >= applied:
+            self._assembler.close_below(applied)  # the applied offset is the end of a cut
+
+    @property
+    def _rows_max(self) -> int:
+        return self._target.settings.apply.cut_group_rows_max
+
+    def _complete_cuts(self, applied: int) -> list[Cut]:
+        """Take cuts up to the applied offset; what lies behind it will come by the stream."""
+        return self._assembler.group(self._rows_max, end_max=applied)
+
+    def _apply(self, catalogue: Catalogue, cuts: list[Cut], *, defer_constraints: bool) -> bool:
+        verdicts = Verdicts()
+        end = cuts[-1].end
+        changed = False
+        while True:
+            transaction = ApplyTransaction(
+                self._target, self._session, catalogue, verdicts, start=cuts[0].start,
+                defer_constraints=defer_constraints, only=self.table_id,
+            )  # fmt: skip
+            try:
+                transaction.begin()
+                for piece in pieces_of(cuts):
+                    transaction.add(piece)
+                transaction.finish(partial(self._end_text, end, halted=bool(verdicts.halts)))
+            except (RowsRefused, CommitRefused) as refused:
+                self._session.rollback()
+                changed = True
+                catalogue = catalogues.read(self._target, self._session)  # it may have seen what was rolled back
+                if len(cuts) > 1:  # which cut is it? held_from shall be exact
+                    return self._one_by_one(catalogue, cuts, defer_constraints=defer_constraints)
+                verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
+                continue
+            self._held_from = end
+            return changed or transaction.changed
+
+    def _one_by_one(self, catalogue: Catalogue, cuts: list[Cut], *, defer_constraints: bool) -> bool:
+        """Apply cuts alone, up to the first one that changes what is known of the table."""
+        for cut in cuts:
+            if self._apply(catalogue, [cut], defer_constraints=defer_constraints):
+                break
+        return True
+
+    def _stream_cut(self, catalogue: Catalogue, *, defer_constraints: bool) -> bool:
+        """Apply a cut that is larger than memory allows while it arrives; all of it is below the applied offset."""
+        verdicts = self._learned.verdicts
+        transaction = ApplyTransaction(
+            self._target, self._session, catalogue, verdicts, start=self._assembler.start,
+            defer_constraints=defer_constraints, only=self.table_id, whole=None if self._learned.whole else frozenset(),
+        )  # fmt: skip
+        try:
+            transaction.begin()
+            end = self._stream_into(transaction, catalogue.position.offset)
+            if end is None:
+                self._session.rollback()
+                return True
+            transaction.finish(partial(self._end_text, end, halted=bool(verdicts.halts)))
+        except MergeWhole:
+            self._session.rollback()
+            self._learned.whole = True
+            return True
+        except (RowsRefused, CommitRefused) as refused:
+            self._session.rollback()
+            verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
+            return True
+        self._learned.verdicts = Verdicts()
+        return True  # it goes on from what is durable
+
+    def _stream_into(self, transaction: ApplyTransaction, applied: int) -> int | None:
+        """Add the first cut to a transaction, to its end; return that offset, None if the process is to end."""
+        last: Piece | None = None
+        heard = time.monotonic()
+        while not self._stopped():
+            for piece in self._assembler.open_pieces():
+                transaction.add(piece)
+                last, heard = piece, time.monotonic()
+            if last is not None and (last.batch.cut_end or self._subscriber.position >= applied):
+                return last.end
+            for increment in self._subscriber.increments(_WAIT_S):
+                self._assembler.add(piece_of(increment))
+            if time.monotonic() - heard > _SILENCE_S:
+                raise Unavailable(f"the broker does not go on with a cut that table {self.table_id} catches up with")
+        return None
+
+    def _end_text(self, end: int, *, halted: bool) -> str:
+        if halted:
+            return "SELECT"
+        return self._target.own_text(self._session, "set_held", table_id=self.table_id, held_from=end)
+
+    def _joined(self, catalogue: Catalogue) -> bool:
+        """Let the table follow the stream again, from exactly the applied offset on."""
+        state = catalogue.tables[self.table_id]
+        verdicts = Verdicts()
+        while True:
+            transaction = ApplyTransaction(
+                self._target, self._session, catalogue, verdicts, start=catalogue.position.offset,
+                defer_constraints=False, only=self.table_id,
+            )  # fmt: skip
+            transaction.begin()
+            if verdicts.halts:
+                self._session.run("COMMIT")
+                return True
+            try:
+                self._target.set_state(self._session, self.table_id, ACTIVE)
+                transaction.meet_newest(self.table_id)
+            except RowsRefused as refused:
+                self._session.rollback()
+                verdicts.add(refused, quarantine=False)
+                continue
+            self._target.own(self._session, "clear_halted", table_id=self.table_id)
+            self._session.run("COMMIT")
+            logger.info("table %s follows again from offset %s", state.source_name, catalogue.position.offset)
+            return True
+
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from venus.adapters.targets.postgresql.apply.counts import Counts
+from venus.adapters.targets.postgresql.apply.parking import Counts
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.rows.keyed import keyed_text
+from venus.adapters.targets.postgresql.rowsql import keyed_text
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.adapters.under.cuts import Cut, Piece
-from venus.adapters.under.fold import Rows, joined, net, rows_of
-from venus.adapters.under.heartbeats import heartbeat_of
-from venus.adapters.under.judging import judged
+from venus.adapters.under.fold import Rows, heartbeat_of, joined, judged, net, rows_of
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError
 from venus.model import ChangeKind

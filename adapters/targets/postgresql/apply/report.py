@@ -9,10 +9,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from venus.adapters.targets.contract import FollowReport
-from venus.adapters.targets.postgresql.apply.clearing import Clearing
-from venus.adapters.targets.postgresql.database import TableState
+from venus.adapters.targets.postgresql.database import PostgresTarget, TableState
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
+from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.under.circuit import TargetCircuit
+
+#: So many are looked at by one statement, and so long after the one before.
+PIECE_ROWS = 1_000
+PIECE_EVERY_S = 1.0
+#: When all have been looked at, they are looked at once more after this long.
+ROUND_EVERY_S = 3600.0
+
+
+class Clearing:
+    """How far the clearing is: it outlives a session with the target."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._after = 0
+        self._gone = 0
+        self._due: float | None = None
+
+    def step(self, target: PostgresTarget, session: Session) -> None:
+        """Clear the next piece, if it is time for it."""
+        now = self._monotonic()
+        if self._due is not None and now < self._due:
+            return
+        piece = {"after": self._after, "rows_max": PIECE_ROWS, "keep_s": target.config.quarantine_keep_s}
+        ((reached, gone),) = target.own_rows(session, "clear_quarantine", **piece)
+        self._gone += gone
+        if reached is not None:
+            self._after, self._due = reached, now + PIECE_EVERY_S
+            return
+        if self._gone:
+            logger.info("target %s: %s changes, decided long ago, left the quarantine", target.name, self._gone)
+        self._after, self._gone, self._due = 0, 0, now + ROUND_EVERY_S
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """One target transaction: whole cuts, and the applied offset with them (VENUS 3.4).
 
-What a cut brings takes three ways. New table versions go to `schema/following.py` and what concerns a whole table to
+What a cut brings takes three ways. New table versions go to `schema/tables.py` and what concerns a whole table to
 `markers.py`; both act behind everything that came before. Changes go to `writer.py`, which knows neither. What the
 target refuses ends the transaction with `RowsRefused`; the caller decides and tries again with a verdict, which is then
 carried out in the same transaction as everything else.
@@ -9,21 +9,21 @@ carried out in the same transaction as everything else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from venus.adapters.targets.postgresql.apply.committing import commit_one_by_one, table_of
-from venus.adapters.targets.postgresql.apply.counts import Counts
-from venus.adapters.targets.postgresql.apply.markers import Markers
-from venus.adapters.targets.postgresql.apply.parking import Parking
-from venus.adapters.targets.postgresql.apply.recording import Recording
+from venus.adapters.targets.postgresql.apply.markers import Markers, Recording
+from venus.adapters.targets.postgresql.apply.parking import Counts, Parking
 from venus.adapters.targets.postgresql.apply.writer import Writer
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import HALTED, PostgresTarget
+from venus.adapters.targets.postgresql.naming import quoted
+from venus.adapters.targets.postgresql.replica import referred_to
 from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused, Verdicts
-from venus.adapters.targets.postgresql.schema.following import SchemaChanges
+from venus.adapters.targets.postgresql.schema.tables import SchemaChanges
 from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
+from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.under.cuts import Piece
-from venus.adapters.under.heartbeats import heartbeat_of
+from venus.adapters.under.fold import heartbeat_of
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError
 from venus.model import ChangeKind, TableSchema
@@ -248,3 +248,50 @@ class ApplyTransaction:
             if table_id is None:
                 raise
             raise RowsRefused(table_id, refusal.summary, []) from refusal
+
+
+def commit_one_by_one(session: Session, catalogue: Catalogue, written: Sequence[int]) -> None:
+    """Commit, with what acts at COMMIT made to act before, by name. Raises RowsRefused for the table at fault.
+
+    Names need not be unique; and if COMMIT is still refused, a trigger of yet another table acts. Then one of several
+    tables is at fault.
+    """
+    by_name = {_name(catalogue, table_id): table_id for table_id in written}
+    deferred: dict[str, list[int]] = {}
+    for table, constraint in session.rows(statement("dictionary", "deferred"), {"tables": list(by_name)}):
+        deferred.setdefault(constraint, []).append(by_name[table])
+    for constraint, table_ids in deferred.items():
+        try:
+            session.run(f"SET CONSTRAINTS {constraint} IMMEDIATE")
+        except Superseded:
+            raise
+        except TargetError as refusal:
+            named = table_of(session, catalogue, refusal)
+            raise _refused(refusal, table_ids if named is None else [named]) from refusal
+    try:
+        session.run("COMMIT")
+    except TargetError as refusal:
+        if not written:
+            raise
+        raise _refused(refusal, written, f" of a transaction that has written to {', '.join(by_name)}") from refusal
+
+
+def table_of(session: Session, catalogue: Catalogue, refusal: TargetError) -> int | None:
+    """Return the table that violates a constraint, or to which somebody else's table refers. May roll back."""
+    if not isinstance(refusal, Refusal):
+        return None
+    by_name = {(t.namespace, t.name): t.table_id for t in catalogue.tables.values()}
+    if refusal.table in by_name or not refusal.constraint:
+        return by_name.get(refusal.table)
+    session.rollback()
+    return by_name.get(referred_to(session, refusal))
+
+
+def _refused(refusal: TargetError, table_ids: Sequence[int], where: str = "") -> RowsRefused:
+    said = refusal.summary if isinstance(refusal, Refusal) else str(refusal)
+    return RowsRefused(table_ids[0], f"refused at the COMMIT{where}: {said}", [], candidates=table_ids)
+
+
+def _name(catalogue: Catalogue, table_id: int) -> str:
+    state = catalogue.tables[table_id]
+    return f"{quoted(state.namespace)}.{quoted(state.name)}"

@@ -7,20 +7,27 @@ refuses ends the transaction with `RowsRefused`.
 
 from __future__ import annotations
 
-from venus.adapters.targets.postgresql.apply.counts import Counts
-from venus.adapters.targets.postgresql.apply.parking import Parking
+from venus.adapters.targets.postgresql.apply.parking import Counts, Parking
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.rows.merging import Merging, Pending
-from venus.adapters.targets.postgresql.rows.touched import touch
 from venus.adapters.targets.postgresql.rows.verdicts import halting
+from venus.adapters.targets.postgresql.rowsql import RowSql, key_values
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.under.cuts import GROUP_BYTES_MAX, Piece
-from venus.adapters.under.fold import rows_of
-from venus.adapters.under.judging import judged
+from venus.adapters.under.fold import Rows, judged, net, rows_of
 from venus.codec.changes import TableChanges
 from venus.codec.layout import Layout
 from venus.model import TableSchema
+
+
+def touch(session: Session, catalogue: Catalogue, rows: Rows, sql: RowSql, layout: Layout) -> None:
+    """Add the keys of these rows to the record of touched keys, if their table has one."""
+    if not catalogue.records(layout.schema.table_id):
+        return
+    last = int(rows.offsets[-1])
+    values = key_values(session, layout, net(rows).record_ids, (last,))
+    session.run(sql.text("touch_values", values=values))
 
 
 class Writer:

@@ -23,15 +23,16 @@ from venus.adapters.targets.postgresql.load.task import (
     FormerKey,
     SplitResult,
     SplitTask,
+    application_of,
     load_split,
     load_splits,
     small_together,
 )
-from venus.adapters.targets.postgresql.load.watch import watched
-from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema.ddl_file import remarks
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.targets.postgresql.waiting import load_waits_told
 from venus.codec.chunk import Totals
 from venus.config import Settings
@@ -41,6 +42,43 @@ from venus.rpc import reports
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
+
+LOOK_S = 0.25
+
+
+@contextmanager
+def watched(target: PostgresTarget, load_id: str, tell: Callable[[int, int], None]) -> Iterator[None]:
+    """Tell the rows and splits that are at the target, repeatedly, as long as the block runs."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_watch, args=(target, load_id, tell, stop), name="venus-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _watch(target: PostgresTarget, load_id: str, tell: Callable[[int, int], None], stop: threading.Event) -> None:
+    if stop.wait(LOOK_S):
+        return  # over already: not worth a connection
+    rows = 0
+    params = {"load_id": load_id, "application": application_of(load_id, 0).rpartition("/")[0] + "/%"}
+    try:
+        session = target.connect("watch")
+    except VenusError as error:
+        logger.info("how far the load is cannot be seen: %s", error)
+        return
+    try:
+        while not stop.wait(LOOK_S):
+            committed, splits, under_way = session.rows(statement("load", "progress", own=OWN_SCHEMA), params)[0]
+            rows = max(rows, committed + under_way)  # a COPY that has ended counts again when it is committed
+            tell(rows, splits)
+    except VenusError as error:
+        logger.info("how far the load is cannot be seen any more: %s", error)
+    finally:
+        session.close()
+
 
 __all__ = ["LoadProgress", "LoadReport", "SplitResult", "SplitTask", "full_sync", "load_split"]
 

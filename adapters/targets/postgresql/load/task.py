@@ -14,13 +14,18 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from venus.adapters.targets.postgresql.load.lines import Lines
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
 from venus.adapters.targets.postgresql.replica import may_be_replica
-from venus.adapters.targets.postgresql.rows.parked import LOADED, PARKED, key_texts
-from venus.adapters.targets.postgresql.rows.refused import Search, positions_of
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows
-from venus.adapters.targets.postgresql.rows.verdicts import SUSPECTS_MAX, Suspect
+from venus.adapters.targets.postgresql.rows.verdicts import (
+    LOADED,
+    PARKED,
+    SUSPECTS_MAX,
+    Search,
+    Suspect,
+    key_texts,
+    positions_of,
+)
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Refusal, Session
 from venus.adapters.targets.postgresql.statements import statement
@@ -37,6 +42,42 @@ from venus.wire import broker_pb2
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
+
+from venus.adapters.targets.postgresql.rows.rowcopy import copy_statement, full_text
+from venus.errors import DatabaseUnavailable
+
+
+class Lines:
+    """Sections of one schema version, as the file that the driver reads."""
+
+    def __init__(self, placed: Placed, schema: TableSchema, sections: Iterator[FullRows]) -> None:
+        self._placed = placed
+        self._schema = schema
+        self._sections = sections
+        self._error: BaseException | None = None
+        self.rows = 0
+
+    def copy(self, session: Session) -> None:
+        """COPY all of it. An error of the rows' source is raised instead of the target's complaint about the end."""
+        try:
+            session.copy_from(copy_statement(self._placed.sql, self._placed, self._schema), self)
+        except DatabaseUnavailable:
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+    def read(self, size: int) -> bytes:
+        """Return the lines of the next section, however many they are."""
+        try:
+            section = next(self._sections, None)
+        except BaseException as error:
+            self._error = error
+            raise
+        if section is None:
+            return b""
+        self.rows += len(section)
+        return full_text(self._placed, section, self._schema)
+
 
 #: Below this a split's own fsync takes longer than its rows.
 SMALL_SPLIT_ROWS = 1000

@@ -6,11 +6,19 @@ table is left out, or the row goes to quarantine, in the same transaction as eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from venus.adapters.targets.postgresql.session import Session, Superseded
+import numpy as np
+
+from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
+from venus.adapters.under.fold import Mask, Rows, slice_of
+from venus.codec.columns import keys_to_columns
+from venus.codec.copytext import to_copy
+from venus.codec.layout import Layout
 from venus.errors import TargetError
 
 #: More refused rows of one table in one group of cuts than this are no bad rows but a bad table.
@@ -102,3 +110,97 @@ class Verdicts:
 
     def __bool__(self) -> bool:
         return bool(self.halts or self.suspects)
+
+
+PARKED = "PARKED"
+#: Offset of rows that the target refused during the full load: before every increment.
+LOADED = -1
+
+
+def key_texts(rows: Rows, layout: Layout) -> list[str]:
+    """Return the keys as people read them: a JSON object each."""
+    names = layout.schema.key
+    columns = keys_to_columns(rows.record_ids, layout)
+    found = []
+    for key in zip(*columns, strict=True):
+        shown = {n: v.hex() if isinstance(v, bytes) else v for n, v in zip(names, key, strict=True)}
+        # PostgreSQL's text has no NUL; JSON writes it as an escape.
+        found.append(json.dumps(shown, ensure_ascii=False))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Where to look, and for how many."""
+
+    session: Session
+    sql: RowSql
+    layout: Layout
+    limit: int
+
+    def values(self, rows: Rows) -> list[Suspect]:
+        """Return changes with a value that its column's type cannot hold."""
+        return self._look([rows], [], into_target=False)
+
+    def rows(self, parts: Iterable[Rows], first: Sequence[str] = ()) -> list[Suspect]:
+        """Return changes that the table refuses after the statements `first`, which make room for them."""
+        return self._look(parts, first, into_target=True)
+
+    def _look(self, parts: Iterable[Rows], first: Sequence[str], *, into_target: bool) -> list[Suspect]:
+        found: list[Suspect] = []
+        self.session.run("; ".join(["SAVEPOINT venus_search", self.sql.create_probe, *first]))
+        try:
+            for rows in parts:
+                found += self._halve(rows.where(~rows.is_deleted), self.limit - len(found), into_target=into_target)
+                if len(found) >= self.limit:
+                    break
+        finally:
+            self.session.run("ROLLBACK TO SAVEPOINT venus_search; RELEASE SAVEPOINT venus_search")
+        return found
+
+    def _halve(self, rows: Rows, limit: int, *, into_target: bool) -> list[Suspect]:
+        found: list[Suspect] = []
+        ranges = [(0, len(rows))] if len(rows) else []
+        while ranges and len(found) < limit:
+            low, high = ranges.pop()
+            part = slice_of(rows, low, high)
+            refusal = self._probe(part, into_target=into_target)
+            if refusal is None:
+                continue
+            if high - low == 1:
+                found.append(_suspect(part, refusal))
+            else:
+                middle = (low + high) // 2
+                ranges += [(middle, high), (low, middle)]
+        return found
+
+    def _probe(self, rows: Rows, *, into_target: bool) -> Refusal | None:
+        """Try these rows and keep them if the target takes them."""
+        session, sql = self.session, self.sql
+        session.run(f"SAVEPOINT venus_probe; TRUNCATE {sql.probe}")
+        try:
+            session.copy_in(sql.text("copy_in", table=sql.probe), to_copy(rows.record_ids, rows.rows, self.layout))
+            if into_target:
+                session.run(sql.text("insert_staged", stage=sql.probe))
+        except Refusal as refusal:
+            session.run("ROLLBACK TO SAVEPOINT venus_probe; RELEASE SAVEPOINT venus_probe")
+            return refusal
+        session.run("RELEASE SAVEPOINT venus_probe")
+        return None
+
+
+def _suspect(rows: Rows, refusal: Refusal) -> Suspect:
+    return Suspect(
+        record_id=rows.record_ids.data,
+        offset=int(rows.offsets[0]),
+        sqlstate=refusal.sqlstate,
+        message=str(refusal),
+        summary=refusal.summary,
+    )
+
+
+def positions_of(rows: Rows, first_of: Callable[[bytes], int | None]) -> Mask:
+    """Mark the changes of keys for which there is a first offset, from that on. Asked while something is parked."""
+    pairs = zip(map(first_of, rows.record_ids.split()), rows.offsets.tolist(), strict=True)
+    marks = (first is not None and first <= offset for first, offset in pairs)
+    return np.fromiter(marks, dtype=np.bool_, count=len(rows))

@@ -17,18 +17,16 @@ from dataclasses import replace
 from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
-from venus.adapters.targets.postgresql.apply.repredicate import take_over
-from venus.adapters.targets.postgresql.apply.startover import start_over
+from venus.adapters.targets.postgresql.apply.startover import start_over, take_over
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import CATCHUP, RESYNC, PostgresTarget
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
-from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys
+from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys, take
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.adapters.targets.postgresql.staged.task import Staged, StageReceipt, StageTask, stage_prefix, stage_range
 from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.targets.postgresql.taking import take
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
 from venus.rpc.subscriber import Subscriber

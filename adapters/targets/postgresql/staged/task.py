@@ -18,9 +18,7 @@ from venus.adapters.targets.postgresql.rowsql import RowSql, group_number
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.under.cuts import Piece, piece_of
-from venus.adapters.under.fold import Rows, joined, net, rows_of
-from venus.adapters.under.heartbeats import heartbeat_of
-from venus.adapters.under.judging import judged
+from venus.adapters.under.fold import Rows, heartbeat_of, joined, judged, net, rows_of
 from venus.codec.changes import TableChanges
 from venus.codec.copytext import keys_to_copy, to_copy
 from venus.codec.layout import Layout
