@@ -1,4 +1,4 @@
-"""What every kind of target starts from: its place in the configuration, a refusal for each part it does not have."""
+"""Base classes of every kind of target: its configuration, and a refusal for each capability it lacks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Configured:
-    """Target `name` of the configuration: where it is, whose it is, and where its broker is."""
+    """Target `name` of the configuration, with its URL, its business and its broker."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self.settings = settings
@@ -43,7 +43,7 @@ class Configured:
 
     @property
     def url(self) -> str:
-        """Where it is, with the password of now: asked for each new connection."""
+        """The URL with the current password; read it again for each new connection."""
         return self.config.url.get_secret_value()
 
     @property
@@ -53,21 +53,21 @@ class Configured:
 
     @property
     def worker_url(self) -> str | SecretStr:
-        """Return the URL for another process: it reads the password again itself, if that comes from a file."""
+        """The URL for another process, which reads the password itself if that comes from a file."""
         return self.url if type(self.config.url) is SecretStr else self.config.url
 
     @property
     def broker(self) -> str:
-        """Where the broker is."""
+        """The address of the broker."""
         return broker_of(self.settings)
 
     @property
     def not_loaded(self) -> Refused:
-        """What is said of a target that was never loaded."""
+        """The error for a target that was never loaded."""
         return Refused(f"target {self.name} has not been loaded yet", hint=f"venus migrate --target {self.name}")
 
     def diverged(self, error: Diverged) -> Diverged:
-        """Return what is said when the broker has another history, or other rows, than the target."""
+        """Return the error for a broker whose history or rows differ from those of the target."""
         again = (
             f"`venus resync --all --target {self.name}`, then `venus sync`, make it equal to that broker's full data"
         )
@@ -76,14 +76,14 @@ class Configured:
 
     @property
     def at_work(self) -> Refused:
-        """What is said of a target that another process has taken."""
+        """The error for a target that another process has locked."""
         return Refused(
             f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
         )
 
 
 class Lacking:
-    """A target without the parts that only some kinds have; a kind that has one overrides its method."""
+    """A target without the optional capabilities; a kind that has one overrides its method."""
 
     name: str
     capabilities: Capabilities

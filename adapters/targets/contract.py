@@ -1,11 +1,12 @@
-"""What a target must offer; every kind of target passes the same conformance suite (tests/conformance/targets).
+"""The contract of a target; every kind of target passes the same conformance suite (tests/conformance/targets).
 
-A target is loaded once at a cut of the broker's full data, and follows the increments behind it: whole cuts only, each
-together with the offset behind it, so that whatever is killed, the next process reads on with no gap and no overlap.
-It acknowledges an offset at the broker when the changes below it are safe, and never before. How rows, the offset and
-the operator's wishes are kept is each target's own affair (PostgreSQL: tables of its own; Parquet: a manifest).
+A target is loaded once, at a cut of the broker's full data, and then follows the increments behind that cut. It applies
+whole cuts only, each together with the offset behind it. If a process is killed, the next one continues with no gap and
+no overlap. A target acknowledges an offset at the broker only when the changes below it are durable. Each kind of
+target decides how it stores rows, the offset and operators' requests (PostgreSQL: tables; Parquet: a manifest).
 
-What only some kinds can do stands in `Capabilities`. A caller asks with `require`, never by a kind's name.
+`Capabilities` lists what only some kinds can do. A caller checks it with `require`, never by the name of a kind. What
+verification needs of a target, besides what it needs of every database, is how far each table is (`TargetReader`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from venus.adapters.dialects.verifying import Reader, Subject
 from venus.adapters.targets.views import TargetView
 from venus.errors import ConfigError
 from venus.model import Finding, TableSchema
@@ -29,12 +31,9 @@ if TYPE_CHECKING:
     from venus.adapters.targets.cutting import CutoverTarget
 
 
-from venus.adapters.dialects.verifying import Reader, Subject
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTable:
-    """A table as a target has it: its version and its rows there, and what keeps it from being compared."""
+    """A table of a target: its version, its predicate, and what prevents a comparison."""
 
     schema: TableSchema
     obstacle: str = ""
@@ -43,41 +42,41 @@ class LoadedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """Up to which offset changes are in a table's rows; `held` says why that is less than the target's."""
+    """The offset up to which a table has its changes; `held` says why that is below the target's offset."""
 
     offset: int
     held: str = ""
 
 
 class TargetReader(Reader, Protocol):
-    """A session that is compared."""
+    """A session that reads a target for a comparison."""
 
     def reached(self, subject: Subject) -> Reached:
-        """Return how far this table is, in the snapshot of `begin`. Raises TargetError if it was never loaded."""
+        """Return how far this table is in the snapshot of `begin`. Raises TargetError if it was never loaded."""
         ...
 
     def parked(self, subject: Subject) -> dict[bytes, str]:
-        """Return why changes of single rows were not applied, by record id."""
+        """Return the reasons why changes of single rows were not applied, by record id."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What differs between kinds of targets, by name: code asks these, never `if kind == ...`. A new kind has none."""
+    """Differences between kinds of targets. Code checks these, never `if kind == ...`; a new kind has none."""
 
-    #: What such a target is, in messages: "a PostgreSQL database".
+    #: The kind in messages: "a PostgreSQL database".
     kind: str
-    pauses_tables: bool = False  # else it is paused as a whole only
-    quarantines: bool = False  # it may refuse a row: that row or its table waits, the other tables go on
-    prints_ddl: bool = False  # what a load would create can be shown before
-    loads_by_runner: bool = False  # a load's tasks may run elsewhere: on Spark
-    follows_by_runner: bool = False  # increments may be laid down by tasks that run elsewhere
-    verifies: bool = False  # its rows can be compared with the source's and the full data's
+    pauses_tables: bool = False  # otherwise it can only be paused as a whole
+    quarantines: bool = False  # it may refuse a row: that row or its table waits, other tables continue
+    prints_ddl: bool = False  # it can show beforehand what a load would create
+    loads_by_runner: bool = False  # the tasks of a load may run elsewhere, on Spark
+    follows_by_runner: bool = False  # tasks that run elsewhere may apply increments
+    verifies: bool = False  # its rows can be compared with those of the source and the full data
     filters: bool = False  # its tables may have predicates: [targets.NAME.where]
     cuts_over: bool = False  # it can become the application's own database
 
 
-#: What is said of a target that lacks a capability, behind "target NAME is KIND: ".
+#: Message for a target that lacks a capability, behind "target NAME is KIND: ".
 WITHOUT = {
     "pauses_tables": "it can be paused as a whole only",
     "quarantines": "it refuses no row, so that there is no quarantine",
@@ -96,27 +95,27 @@ class _Able(Protocol):
 
 
 def require(target: _Able, capability: str, hint: str = "") -> None:
-    """Raise ConfigError if the target lacks this capability; the message says what it is and what it cannot do."""
+    """Raise ConfigError if the target lacks this capability; the message names the kind and what it cannot do."""
     if not getattr(target.capabilities, capability):
         raise ConfigError(f"target {target.name} is {target.capabilities.kind}: {WITHOUT[capability]}", hint=hint)
 
 
-# -- what a target says ------------------------------------------------------------------------------------------------
+# -- what a target reports ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded:
-    """What a command of an operator was about."""
+    """The outcome of an operator's command."""
 
     table: str | None  # its name at the source; None = all
     states: dict[str, str]  # by table, as they are now
-    #: What has to happen first, as a sentence for people; empty = nothing.
+    #: What has to happen first, as a sentence; empty = nothing.
     waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProgress:
-    """How far a load is."""
+    """Progress of a load."""
 
     phase: str  # planning, loading, indexing, done
     rows: int = 0
@@ -128,7 +127,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What a load has done."""
+    """Result of a load."""
 
     target: str
     offset: int
@@ -140,19 +139,19 @@ class LoadReport:
     #: Splits that an earlier, interrupted run had loaded.
     resumed_splits: int = 0
     warnings: tuple[str, ...] = ()
-    #: What the source has and the target did not get, one line each with the reason.
+    #: What the source has and the target did not get, one line each, with the reason.
     left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowReport:
-    """What the loop says of itself to whoever runs it, about twice a second; kinds of targets add to it."""
+    """What the apply loop reports to its caller about twice a second; kinds of targets add to it."""
 
     target: str
     offset: int
     rows: int  # applied by this process
     transactions: int
-    error: str = ""  # what it waits for to pass by itself
+    error: str = ""  # the transient error that it waits out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,59 +178,59 @@ class QuarantineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryReport:
-    """What became of a retry or skip."""
+    """Result of a retry or skip."""
 
     applied: int = 0
     still_refused: int = 0
-    #: Tables that read their changes again from where they were halted.
+    #: Tables that read their changes again from the offset at which they halted.
     resumed: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What a load would create."""
+    """The objects that a load would create."""
 
     text: str  # as a file that a DBA can read and run
     statements: tuple[str, ...]
-    #: What belongs to the cut-over, and is not run before.
+    #: Statements of the cut-over, which do not run before it.
     later: tuple[str, ...]
-    #: What is not created, one line each with the reason.
+    #: What is not created, one line each, with the reason.
     left_out: tuple[str, ...]
 
 
-# -- parts that only some kinds have -----------------------------------------------------------------------------------
+# -- optional parts ----------------------------------------------------------------------------------------------------
 
 
 class Quarantine(Protocol):
     """Changes that the target refused (capability `quarantines`)."""
 
     def list(self, *, everything: bool = False) -> list[QuarantineRow]:
-        """Return the changes that wait, in order; `everything` = the decided ones as well."""
+        """Return the waiting changes in order; `everything` adds the decided ones."""
         ...
 
     def retry(self, ids: Seq[int] = (), tables: Seq[str] = ()) -> RetryReport:
-        """Try these changes again, none = all; a halted table reads its changes again."""
+        """Try these changes again, or all if none is named; a halted table reads its changes again."""
         ...
 
     def skip(self, ids: Seq[int], *, reason: str) -> RetryReport:
-        """Give changes up for good. Raises Refused without a reason or without ids."""
+        """Discard changes permanently. Raises Refused without a reason or without ids."""
         ...
 
     def schemas(self) -> Seq[TableSchema]:
-        """Return every table version that the refused rows may be written in."""
+        """Return every table version in which the refused rows may be encoded."""
         ...
 
 
 class ScaledApply(Protocol):
-    """Applies ranges of the queue by tasks that run elsewhere (capability `follows_by_runner`)."""
+    """Apply process for ranges of the queue, by tasks that run elsewhere (capability `follows_by_runner`)."""
 
     def start(self) -> tuple[int, int]:
         """Return the applied offset and its epoch."""
         ...
 
     def up_to(self, end: int) -> None:
-        """Apply everything below an offset, exactly once however often that is asked for."""
+        """Apply everything below an offset exactly once, however often it is called."""
         ...
 
 
@@ -239,12 +238,12 @@ class ScaledApply(Protocol):
 
 LoadTold = Callable[[LoadProgress], None]
 FollowTold = Callable[[FollowReport], None]
-#: Names who runs a load's tasks on about so many rows.
+#: Chooses the runner of a load's tasks by the estimated number of rows.
 Chooser = Callable[[int], "Runner"]
 
 
 class Target(Protocol):
-    """One target of the configuration. Nothing is opened before a method is called, and nothing is left open."""
+    """One target of the configuration. It opens nothing before a method is called, and leaves nothing open."""
 
     name: str
     capabilities: Capabilities
@@ -252,18 +251,18 @@ class Target(Protocol):
     # -- before anything is written ------------------------------------------------------------------------------------
 
     def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
-        """Say whether the target can be reached and can have these tables; reads only.
+        """Check that the target can be reached and can have these tables; reads only.
 
-        A target that cannot be reached is a finding, not an error.
+        An unreachable target is a finding, not an error.
         """
         ...
 
     def require_fit(self, schemas: Seq[TableSchema]) -> None:
-        """Raise Refused, with a line for everything that would keep a load from making these tables."""
+        """Raise Refused with one line for each obstacle to making these tables."""
         ...
 
     def conversion(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> Conversion:
-        """Return what a load would create (capability `prints_ddl`). Asks no database."""
+        """Return what a load would create, without a database connection (capability `prints_ddl`)."""
         ...
 
     # -- load and follow -----------------------------------------------------------------------------------------------
@@ -271,20 +270,20 @@ class Target(Protocol):
     def load(
         self, report: LoadTold | None = None, *, choose: Chooser | None = None, empty_meanwhile: bool = False
     ) -> LoadReport:
-        """Load everything at a cut of the full data, or find that it can go on from where it is.
+        """Load all tables at a cut of the full data, unless the target can continue from its offset.
 
-        Goes on after an interruption. `choose` names who runs the tasks (capability `loads_by_runner`). Raises Refused
-        if another process is at work on the target, or if readers of a loaded target would see empty tables until the
-        load is done, unless that is accepted by `empty_meanwhile`.
+        Resumes an interrupted load. `choose` returns the runner of the tasks (capability `loads_by_runner`). Raises
+        Refused if another process works on the target. Also raises Refused if readers of a loaded target would see
+        empty tables during the load, unless `empty_meanwhile` accepts that.
         """
         ...
 
     def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
-        """Apply increments until `stop`, in whole cuts, and wait for what passes by itself.
+        """Apply increments in whole cuts until `stop`, and wait out transient errors.
 
-        Where the broker no longer has what comes next, the target goes on from the full data, and readers keep the rows
-        they have until then. Raises Refused if the target was never loaded or another process is at work on it,
-        Diverged with the way out if the broker has something else there: `resync` of all tables is that way.
+        If the broker no longer has the next increments, the target continues from the full data; readers keep their
+        rows until then. Raises Refused if the target was never loaded or another process works on it. Raises Diverged
+        if the broker has another history there; a `resync` of all tables is the way out.
         """
         ...
 
@@ -297,27 +296,27 @@ class Target(Protocol):
     # -- operators -----------------------------------------------------------------------------------------------------
 
     def look(self) -> TargetView:
-        """Say what is true of the target now. Never raises a VenusError: what is wrong is in the view."""
+        """Return the current state of the target. Never raises a VenusError: the view contains the error."""
         ...
 
     def row_counts(self) -> dict[int, int]:
-        """Return about how many rows each table has, by number, where that is known without reading them."""
+        """Return the approximate row count of each table by its number, where known without reading the rows."""
         ...
 
     def pause(self, table: str | None, reason: str) -> Commanded:
         """Stop applying to one table (capability `pauses_tables`) or to all.
 
-        Nothing is lost: changes wait at the broker. Whether a loop is running does not matter. Raises ConfigError for a
-        table that is not there, or for a name of more than one.
+        Nothing is lost: changes wait at the broker. Works whether a loop is running or not. Raises ConfigError for an
+        unknown table or an ambiguous name.
         """
         ...
 
     def resume(self, table: str | None) -> Commanded:
-        """Go on, also with a table that has halted."""
+        """Continue to apply, also to a table that has halted."""
         ...
 
     def resync(self, table: str | None) -> Commanded:
-        """Ask for a table, or for all, to be made equal to the full data while the others stream."""
+        """Request that a table, or all, be made equal to the full data while the others stream."""
         ...
 
     def quarantine(self) -> Quarantine:
@@ -327,19 +326,19 @@ class Target(Protocol):
     # -- verification --------------------------------------------------------------------------------------------------
 
     def loaded_tables(self) -> dict[int, LoadedTable] | None:
-        """Return every table by its number, None = the target was never loaded (capability `verifies`)."""
+        """Return every table by its number; None if the target was never loaded (capability `verifies`)."""
         ...
 
     def open_reader(self) -> TargetReader:
-        """Open a session that is compared (capability `verifies`)."""
+        """Open a session for a comparison (capability `verifies`)."""
         ...
 
     def record_comparison(self, compared: Comparison) -> None:
-        """Keep the outcome of the last comparison, for everyone who looks at the target (capability `verifies`)."""
+        """Store the outcome of the last comparison at the target (capability `verifies`)."""
         ...
 
     # -- cut-over ------------------------------------------------------------------------------------------------------
 
     def cutover(self) -> AbstractContextManager[CutoverTarget]:
-        """Open a session by which the target becomes the application's own database (capability `cuts_over`)."""
+        """Open a session that hands the target over to the application (capability `cuts_over`)."""
         ...

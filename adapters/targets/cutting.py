@@ -1,6 +1,6 @@
-"""What a cut-over asks of a target: to be compared, to number on, to enforce what the source enforces, to be marked.
+"""The contract of a target for a cut-over: compare rows, continue counters, enforce constraints, set a mark.
 
-Only kinds with the capability `cuts_over` have this. The steps and their order are the caller's (adapters/cutover).
+Only kinds with the capability `cuts_over` implement it. The caller decides the order of steps (adapters/cutover).
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from venus.model import TableSchema
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering
 
-#: Takes rows of a table in the layout of its newest version: their record ids, and their rows.
+#: Receives rows of a table in the layout of its newest version: the record ids, then the rows.
 TakeRows = Callable[[Packed, Packed], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Something that forbids the cut-over."""
+    """An obstacle to the cut-over."""
 
     what: str
     remedy: str = ""
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The obstacle with its remedy, as text for operators."""
         return f"{self.what}: {self.remedy}" if self.remedy else self.what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaDifference:
-    """Something of a table that is not at the target as it is at the source, and the statement that mends it."""
+    """A difference between a table at the target and at the source, with the statement that removes it."""
 
     table: str
     what: str
     statement: str
-    blocks: bool  # the target promises less than the source
+    blocks: bool  # the target guarantees less than the source
 
     @property
     def block(self) -> Block:
-        """The same as something that forbids the cut-over."""
+        """The difference as an obstacle to the cut-over."""
         return Block(what=f"{self.table}: {self.what}", remedy=self.statement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableThere:
-    """A table as a target has it."""
+    """A table of the target."""
 
     schema: TableSchema
-    name: str  # at the target, for people
+    name: str  # at the target, for messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A foreign key of the target, or one that VENUS owes to it."""
+    """A foreign key of the target, or one that VENUS has yet to add."""
 
     name: str
-    shown: str  # for people: child (columns) -> parent
+    shown: str  # for messages: child (columns) -> parent
     orphans: int  # rows that refer to nothing
     example: str  # one of them
     not_valid: bool = False  # NOT VALID at the source: such rows are allowed there
@@ -73,7 +73,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """A counter at the target as it was set."""
+    """A counter at the target with its new value."""
 
     sequence: str
     next_value: int
@@ -84,9 +84,9 @@ class Counter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A cut-over as the target remembers it."""
+    """A cut-over as the target has recorded it."""
 
-    done: bool  # else it was killed behind the mark, and has to be finished
+    done: bool  # False: it was interrupted behind the mark and has to be finished
     sequence: int
     offset: int
     certificate: dict[str, Any]
@@ -95,17 +95,17 @@ class Mark:
 
 
 class Speller(Protocol):
-    """Writes rows of one table as the target stores them."""
+    """Converter of rows of one table into the form in which the target stores them."""
 
     def spelled(self, section: TableChanges, schema: TableSchema) -> TableChanges:
-        """Return rows of `schema`'s version as the target writes them, in the newest version."""
+        """Return rows of version `schema` as the target writes them, in the newest version."""
         ...
 
 
 class CutoverTarget(Protocol):
-    """A session with a target that is to become the application's own.
+    """A session with a target that is about to be handed over to the application.
 
-    Everything up to `put_mark` may be repeated and disturbs nobody who follows.
+    Everything before `put_mark` may be repeated and does not disturb a running apply loop.
     """
 
     def prepare(self) -> None:
@@ -113,21 +113,21 @@ class CutoverTarget(Protocol):
         ...
 
     def mark(self) -> Mark | None:
-        """Return the mark, None if the target was not cut over."""
+        """Return the mark; None if the target was not cut over."""
         ...
 
     def look(self) -> TargetView:
-        """Say where everything stands."""
+        """Return the current state of the target."""
         ...
 
-    # -- what is proved --------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
     def tables(self) -> list[TableThere]:
-        """Read which tables are there, in their newest versions. What is asked from here on is about these."""
+        """Read the tables in their newest versions. The following calls refer to these."""
         ...
 
     def differences(self) -> list[Block]:
-        """Return what people have to mend at the target because VENUS does not."""
+        """Return the differences that an operator has to repair because VENUS does not."""
         ...
 
     def schema_differences(self) -> list[SchemaDifference]:
@@ -135,52 +135,52 @@ class CutoverTarget(Protocol):
         ...
 
     def reading(self) -> AbstractContextManager[None]:
-        """Let every `read` within see one snapshot."""
+        """Open a snapshot that every `read` within it sees."""
         ...
 
     def read(self, table_id: int, take: TakeRows) -> None:
-        """Give out every row of a table, a few megabytes at a time."""
+        """Pass every row of a table to `take`, a few megabytes at a time."""
         ...
 
     def spelling(self, table_id: int) -> AbstractContextManager[Speller]:
-        """Have the target spell rows; nothing of it is left behind."""
+        """Open a converter that uses the target itself; it leaves nothing behind."""
         ...
 
     def references(self) -> list[Reference]:
-        """Check every foreign key row by row, whatever the target says of it."""
+        """Check every foreign key row by row, even one that the target reports as valid."""
         ...
 
     def set_counters(self, numberings: Seq[Numbering]) -> list[Counter]:
-        """Let the target number on behind its rows and behind the source's counters.
+        """Continue the target's counters behind its rows and behind the source's counters.
 
         Raises Refused if a counter cannot continue there.
         """
         ...
 
-    # -- what is final ---------------------------------------------------------------------------------------------
+    # -- the hand-over ---------------------------------------------------------------------------------------------
 
     def put_mark(self, certificate: dict[str, Any], check: Callable[[Seq[TargetTable]], None]) -> None:
-        """Pause the target and mark it, in one transaction with the applied offset held.
+        """Pause and mark the target in one transaction that locks the applied offset.
 
-        `check` is given the tables as they are then; if it raises, nothing has happened.
+        `check` receives the tables as of that moment; if it raises, nothing changes.
         """
         ...
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
-        """Put in force what would have disturbed VENUS; return what the target would not have, one line each.
+        """Enable what would have disturbed VENUS; return what the target rejects, one line each.
 
-        `invalid` = names of foreign keys that rows violate: they hold for new rows only. May be repeated.
+        `invalid` names foreign keys that rows violate: these hold for new rows only. May be repeated.
         """
         ...
 
     def finish_mark(self, certificate: dict[str, Any]) -> None:
-        """Keep the certificate: the cut-over is done."""
+        """Store the certificate and mark the cut-over as done."""
         ...
 
     def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
-        """Take back what `enforce` has done."""
+        """Undo what `enforce` has done."""
         ...
 
     def remove_mark(self) -> None:
-        """Give the target back to VENUS, in one transaction."""
+        """Return the target to VENUS in one transaction."""
         ...

@@ -1,4 +1,4 @@
-"""Which tables the predicates of a target are about: `[targets.NAME.where]` says a table's name and its ranges."""
+"""The predicates of a target and their tables: `[targets.NAME.where]` maps the name of a table to its predicate."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from venus.suggest import nearest
 class Assigned:
     """A predicate of the configuration and its table."""
 
-    place: str  # where it stands there
+    place: str  # its place in the configuration
     text: str
     schema: TableSchema
 
     def check(self) -> None:
-        """Raise ConfigError, with the place in the text, if it does not fit its table."""
+        """Raise ConfigError with its place if it does not fit its table."""
         try:
             compiled(self.text, self.schema)
         except PredicateRefused as refused:
@@ -34,7 +34,7 @@ def assigned(
 ) -> dict[int, Assigned]:
     """Return the predicate of each table that has one.
 
-    A name that only `elsewhere` knows is passed over. Raises ConfigError for a name that none or several tables have.
+    A name that only `elsewhere` contains is ignored. Raises ConfigError for an unknown or ambiguous name.
     """
     known = [s for s in schemas if not s.is_heartbeat]
     found: dict[int, Assigned] = {}
@@ -50,7 +50,7 @@ def assigned(
 
 
 def checked(where: Mapping[str, str], schemas: Iterable[TableSchema], target: str) -> dict[int, str]:
-    """Return the predicate of each table that has one, as text. Raises ConfigError unless each fits its table."""
+    """Return the predicate text of each table that has one. Raises ConfigError if one does not fit its table."""
     found = assigned(where, schemas, target)
     for one in found.values():
         one.check()
@@ -58,7 +58,7 @@ def checked(where: Mapping[str, str], schemas: Iterable[TableSchema], target: st
 
 
 def text_for(where: Mapping[str, str], qualified: str) -> str:
-    """Return the predicate of the table of this name; empty = it gets every row."""
+    """Return the predicate text of a table by its name; empty = every row."""
     names = (qualified, qualified.partition(".")[2])
     for fold in (str, str.casefold):
         for name, text in where.items():

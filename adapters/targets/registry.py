@@ -1,7 +1,7 @@
-"""Which kinds of targets there are, by the scheme of their URL.
+"""The kinds of targets, by the scheme of their URL.
 
-Adding one = a folder with a module `target` that has `open_target(settings, name)`, one line here, and a pass through
-the conformance suite. What writes to it is imported only when such a target is asked for.
+A new kind needs a folder with a module `target` that defines `open_target(settings, name)`, one line here, and a pass
+through the conformance suite. Its modules are imported only when such a target is opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _TargetModule(Protocol):
 
 
 def open_target(settings: Settings, name: str) -> Target:
-    """Return target `name` of the configuration; it is not connected to before it is asked for something."""
+    """Return target `name` of the configuration; it connects on first use."""
     config = require_target(settings, name)
     url = config.url.get_secret_value()
     kind = kind_of(url, f"targets.{name}.url")
@@ -47,7 +47,7 @@ def _filled(url: str) -> str:
 
 
 def kind_of(url: str, place: str) -> str:
-    """Return the folder for a URL. The URL itself never appears in a message: it may hold a password."""
+    """Return the folder for a URL. The URL itself never appears in a message, because it may contain a password."""
     scheme, colon, _ = url.partition(":")
     known = ", ".join(f"{known}:" for known in sorted(KINDS))
     if not colon:

@@ -1,4 +1,4 @@
-"""What a target says of itself to whoever looks at it. Pure."""
+"""The state of a target as commands and status show it. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from venus.model import counted
 
 
 def age_s(moment_us: int, now_us: int) -> float | None:
-    """Return how long ago that was; None if it never was. Clocks of two machines may differ: never negative."""
+    """Return the age of a moment; None if there was none. Never negative, because clocks of two machines may differ."""
     return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
 
 
 def rows_where(predicate: str) -> str:
-    """Return which rows those are, for people."""
+    """Return which rows a predicate selects, as text."""
     return f"the rows where {predicate}" if predicate else "every row"
 
 
 def rows_shown(predicate: str, before: str | None, brought: int, removed: int) -> str:
-    """Say which rows a table gets, and how a change of that goes or went; empty = every row, and always has."""
+    """Return which rows a table gets, with the last change of that, as text; empty = every row since the start."""
     if before is not None:
-        return f"{rows_where(predicate)}; until now {rows_where(before)}, what differs is being added and removed"
+        return f"{rows_where(predicate)}; previously {rows_where(before)}, the difference is being added and removed"
     if brought or removed:
         return (
             f"{rows_where(predicate)}; the last change of that added {counted(brought, 'row')} and removed {removed:,}"
@@ -43,33 +43,31 @@ class TargetTable:
     quarantined: int = 0
     skipped: int = 0
     held: int = 0
-    #: Which rows it gets; empty = every row. `predicate_before` = what that was until the change under way.
+    #: Which rows it gets; empty = every row. `predicate_before` is the old one while a change is in progress.
     predicate: str = ""
     predicate_before: str | None = None
-    #: What the configuration says, where no `venus sync` has taken that over yet.
+    #: The configured predicate, until `venus sync` puts it in force.
     predicate_configured: str | None = None
-    #: By the last change of the predicate.
+    #: Rows added and removed by the last change of the predicate.
     rows_brought: int = 0
     rows_removed: int = 0
-    #: Which indexes, checks and foreign keys are not the source's by now, one line each with what to run there.
+    #: Indexes, checks and foreign keys that differ from the source's, one line each with the statement to run.
     differs: tuple[str, ...] = ()
 
     @property
     def rows_shown(self) -> str:
-        """Say which rows it gets, in words; empty = every row, and always has."""
+        """Which rows it gets, as text; empty = every row since the start."""
         text = rows_shown(self.predicate, self.predicate_before, self.rows_brought, self.rows_removed)
         if self.predicate_configured is not None and not text:
             text = rows_where("")
         if self.predicate_configured is not None:
-            text += (
-                f"; configured is {rows_where(self.predicate_configured)}, which `venus sync` takes over at its start"
-            )
+            text += f"; configured is {rows_where(self.predicate_configured)}, which `venus sync` applies at its start"
         return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetView:
-    """A target; `error` says why nothing else is known."""
+    """The state of a target; `error` is the reason why the rest is unknown."""
 
     name: str
     group: str
@@ -88,19 +86,19 @@ class TargetView:
     note: str = ""
     #: The last comparison by `venus verify`.
     compared: Comparison | None = None
-    #: When it became the application's own; empty = it follows the source.
+    #: When it was handed over to the application; empty = it follows the source.
     cut_over: str = ""
-    #: What the broker had committed of each table by then.
+    #: How many changes of each table the broker had committed by then.
     committed_at_cut: dict[int, int] = field(default_factory=dict)
-    heartbeat_age_s: float | None = None  # how old the newest heartbeat is that has arrived: the lag from end to end
-    heartbeat_at_us: int = 0  # when that was, by the source's clock
+    heartbeat_age_s: float | None = None  # age of the newest heartbeat that has arrived: the lag from end to end
+    heartbeat_at_us: int = 0  # its time, by the source's clock
     tables: tuple[TargetTable, ...] = ()
-    #: What waits for a lock that somebody else holds.
+    #: Tables whose changes wait for a lock of another session.
     waiting: tuple[TableCondition, ...] = ()
 
     @property
     def condition(self) -> AdapterCondition:
-        """Return how the tables stand, as the under adapter reports it."""
+        """The condition of the tables as the apply process reports it."""
         tables = (
             TableCondition(
                 table_id=t.table_id,

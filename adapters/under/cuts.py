@@ -1,8 +1,8 @@
-"""Puts delivered increments together into whole cuts, and small cuts into groups (VENUS 3.4).
+"""Assembly of delivered increments into whole cuts, and of small cuts into groups (VENUS 3.4).
 
-A target transaction is one or more whole source cuts. When there is a backlog, small cuts are applied together; a cut
-that is larger than memory allows is handed on before it is complete, and is streamed into one target transaction; so
-is what the broker sends ahead of its decision, and then the decision ends the transaction.
+A target transaction contains one or more whole source cuts. A backlog of small cuts is applied in groups. A cut that is
+larger than memory allows is streamed into one target transaction before it is complete. The same holds for increments
+that the broker sends ahead of their decision; the decision then ends the transaction.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
 from venus.wire import broker_pb2
 
-#: So many bytes of changes go into one target transaction together, and wait here: rows may be large. A cut that is
-#: larger is streamed.
+#: How many bytes of changes go into one target transaction and wait in memory, because rows may be large. A larger cut
+#: is streamed.
 GROUP_BYTES_MAX = 32 << 20
 
 
 class Withdrawn(Exception):
-    """What was sent ahead of its decision was rolled back: it never happened."""
+    """Increments that were sent ahead of their decision were rolled back."""
 
 
 class Hesitate(Exception):
-    """What was sent ahead cannot be written before its decision; the cut has to be read again, decided."""
+    """An increment cannot be written before its decision: the cut has to be read again, decided."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Piece:
-    """One increment, decoded. One that was sent ahead gets its epoch and time with its decision."""
+    """One decoded increment. One that was sent ahead gets its epoch and time with its decision."""
 
     start: int
     epoch: int
@@ -43,11 +43,11 @@ class Piece:
     digest: int
     decided: bool
     batch: Batch
-    #: Of the offsets that it stands for, so many were applied before they were lost.
+    #: How many of the lost offsets that it stands for were applied before the loss.
     passed: int = 0
-    #: When it came out of the stream, for the log of cuts; 0 while nobody listens to that.
+    #: When it arrived, for the log of cuts; 0 if that log is off.
     arrived_us: int = 0
-    #: Which rows the broker's set has behind it; None = as before.
+    #: Rows identity of the broker's set behind it; None = unchanged.
     rows: RowsIdentity | None = None
     nbytes: int = 0
 
@@ -58,28 +58,28 @@ class Piece:
 
     @property
     def harmless(self) -> bool:
-        """Whether it may be written before its decision: no DDL, no lock that readers of the target would meet."""
+        """Whether it may be written before its decision: no DDL, no lock that blocks readers of the target."""
         return not self.batch.schemas and all(s.kind is ChangeKind.CHANGES for s in self.batch.sections)
 
     def let_go(self) -> None:
-        """Keep nothing of the changes, which were taken over: its decision may come as late as that of a whole cut."""
+        """Release the memory of the changes after they were added; the decision may come much later."""
         self.batch = replace(self.batch, schemas=(), sections=())
 
 
 @dataclass(slots=True, kw_only=True)
 class Cut:
-    """The increments of one source cut; complete when its last one is there."""
+    """The increments of one source cut; complete when its last one has arrived."""
 
     number: int
     pieces: list[Piece] = field(default_factory=list)
     rows: int = 0
     nbytes: int = 0
-    #: Known to have no more increments for this reader, although its last one was not seen.
+    #: There are no more increments for this reader, although the last one of the cut did not arrive.
     closed: bool = False
 
     @property
     def ended(self) -> bool:
-        """Whether all of it is here, decided or not."""
+        """Whether all of it has arrived, decided or not."""
         return bool(self.pieces) and (self.closed or self.pieces[-1].batch.cut_end)
 
     @property
@@ -115,25 +115,25 @@ def piece_of(increment: broker_pb2.Increment) -> Piece:
 
 
 class Assembler:
-    """Takes increments in offset order and gives out whole cuts. `offset` = the first one not applied yet.
+    """Assembler of increments in offset order into whole cuts. `offset` is the first one not applied yet.
 
-    Increments below `offset` were applied before (a replay) and are dropped; one that straddles it cannot have been
-    applied as a whole, and a gap cannot be mended here: both are the broker's error.
+    Increments below `offset` were applied before (a replay) and are dropped. One that straddles `offset`, or leaves a
+    gap, is an error of the broker.
     """
 
     def __init__(self, offset: int, *, dense: bool = True) -> None:
         self._next = offset
         self._dense = dense
         self._cuts: deque[Cut] = deque()
-        #: Sent ahead and not decided, in order; given out or not.
+        #: Pieces that were sent ahead and are not decided, in order, whether taken or not.
         self._ahead: deque[Piece] = deque()
-        #: Increments that were there twice.
+        #: How many increments arrived twice.
         self.replayed = 0
-        #: How many changes wait here, and how many bytes of them.
+        #: Number and bytes of the waiting changes.
         self.rows = self.nbytes = 0
 
     def arrive(self, increment: broker_pb2.Increment) -> None:
-        """Take what the broker says next. Raises Withdrawn, after which everything has to begin again."""
+        """Handle the next message of the broker. Raises Withdrawn, after which the stream has to be opened again."""
         match increment.state:
             case broker_pb2.DECIDED:
                 self._decide(increment)
@@ -153,11 +153,11 @@ class Assembler:
 
     @property
     def ahead(self) -> bool:
-        """Whether anything is here that is not decided."""
+        """Whether any piece is undecided."""
         return bool(self._ahead)
 
     def add(self, piece: Piece) -> None:
-        """Take the next increment."""
+        """Add the next increment."""
         if piece.end <= self._next and piece.start < self._next:
             self.replayed += 1
             return
@@ -182,18 +182,18 @@ class Assembler:
         self.rows, self.nbytes = self.rows + rows, self.nbytes + nbytes
 
     def is_full(self, rows_max: int) -> bool:
-        """Whether as much waits here as goes into one target transaction."""
+        """Return whether as much waits as fits into one target transaction."""
         return self.rows >= rows_max or self.nbytes >= GROUP_BYTES_MAX
 
     def is_open_full(self, rows_max: int) -> bool:
-        """Whether as much waits of a first cut that is not complete yet: it has to be streamed."""
+        """Return whether as much waits of an incomplete first cut, which has to be streamed."""
         if not self._cuts or self._cuts[0].complete:
             return False
         return self._cuts[0].rows >= rows_max or self._cuts[0].nbytes >= GROUP_BYTES_MAX
 
     @property
     def start(self) -> int:
-        """Where the first cut begins that waits here."""
+        """The offset at which the first waiting cut begins."""
         return self._cuts[0].start if self._cuts else self._next
 
     @property
@@ -201,14 +201,14 @@ class Assembler:
         return bool(self._cuts) and self._cuts[0].complete
 
     def close_below(self, offset: int) -> None:
-        """Take the last cut for complete if it lies below `offset`: no more of it is for this reader."""
+        """Treat the last cut as complete if it ends at or below `offset`: no more of it will come to this reader."""
         if self._cuts and self._cuts[-1].end <= offset:
             self._cuts[-1].closed = True
 
     def group(self, rows_max: int, *, end_max: int | None = None) -> list[Cut]:
-        """Take complete cuts, at least one if there is one, together no more than `rows_max`; none beyond `end_max`.
+        """Take complete cuts up to `rows_max` rows and GROUP_BYTES_MAX, at least one if there is one.
 
-        Nor more than GROUP_BYTES_MAX.
+        None ends beyond `end_max`.
         """
         taken: list[Cut] = []
         rows = nbytes = 0
@@ -222,10 +222,10 @@ class Assembler:
         return taken
 
     def open_pieces(self) -> list[Piece]:
-        """Take what there is of the first cut, complete or not; the rest follows by further calls.
+        """Take the arrived pieces of the first cut, complete or not; further calls return the rest.
 
-        Raises Hesitate if something of it has to wait for its decision. Whoever has taken over the changes of a piece
-        lets them go: what is not decided stays here, however large the cut is.
+        Raises Hesitate if one of them has to wait for its decision. The caller drops the changes of a piece after it
+        has added them, because undecided pieces stay here until their decision.
         """
         if not self._cuts:
             return []
@@ -245,7 +245,7 @@ def pieces_of(cuts: Sequence[Cut]) -> list[Piece]:
 
 
 def say_applied(business: str, target: str, cuts: Iterable[Cut], begun_us: int = 0) -> None:
-    """Say that a target's transaction with these cuts, begun at `begun_us`, is durable."""
+    """Log that a target's transaction with these cuts, begun at `begun_us`, is durable (venus/cutlog.py)."""
     if not cutlog.wanted():
         return
     now_us = time.time_ns() // 1000

@@ -1,7 +1,14 @@
-"""Net change per key: of several changes of one key, only the last one counts. Pure (architecture 2).
+"""Changes of one table in packed arrays, and their net change per key. Pure (architecture 2).
 
-The changes of a group of cuts lie in packed arrays; finding the last one of each key is a sort of the keys as 64-bit
-words, no Python object per row. Sequences strictly increase within a business, so "last" is "last by position".
+Of several changes of one key, only the last one counts. The last one of each key is found by a sort of the keys as
+64-bit words, without a Python object per row. Sequences strictly increase within a business, so the last change is the
+last by position.
+
+A predicate turns a row that is outside into a deletion of its key. So a row that leaves the range is deleted at the
+target, one that enters is inserted, and one that was never in it deletes nothing. The verdict depends on the change
+alone and not on earlier rows, so a reader that reads the queue again gets the same one.
+
+A heartbeat row contains the source's clock; its age on arrival is the lag from end to end.
 """
 
 from __future__ import annotations
@@ -29,13 +36,13 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Changes of one table in one schema version, each with the offset where it came from."""
+    """Changes of one table in one schema version, each with its offset."""
 
     record_ids: Packed
     rows: Packed
     is_deleted: Mask
     offsets: Positions
-    #: Which of them the source says are new rows, not there before: a hint. None = it says so of none.
+    #: Marks the changes that are new rows by the source's hint; None = the source marks none.
     is_new: Mask | None = None
 
     def __len__(self) -> int:
@@ -43,7 +50,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, about."""
+        """The approximate size in memory."""
         return len(self.record_ids.data) + len(self.rows.data) + 17 * len(self)
 
     @property
@@ -65,7 +72,7 @@ class Rows:
 
 
 def rows_of(section: TableChanges, first_offset: int) -> Rows:
-    """Take a section; `first_offset` is the offset of its first change."""
+    """Return a section's changes; `first_offset` is the offset of the first one."""
     count = section.count
     is_deleted = np.asarray(section.is_deleted, dtype=np.bool_)
     return Rows(
@@ -78,7 +85,7 @@ def rows_of(section: TableChanges, first_offset: int) -> Rows:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Lay several pieces end to end."""
+    """Concatenate several pieces."""
     if len(parts) == 1:
         return parts[0]
     return Rows(
@@ -164,7 +171,7 @@ def heartbeat_of(section: TableChanges, schema: TableSchema) -> int | None:
 
 
 def judged(rows: Rows, predicate: Predicate | None, version: TableSchema) -> Rows:
-    """Return the changes as the target gets them; in order, as many as there were."""
+    """Apply a predicate: return the same changes in order, with rows outside of it as deletions."""
     found = None
     if predicate is not None:
         found = as_keys(predicate, rows.record_ids, rows.rows, rows.is_deleted, version)

@@ -110,8 +110,8 @@ def test_a_target_that_is_down_or_wrong_hides_no_finding_of_the_others(
     said = {f["where"]: f["message"] for f in answer["findings"]}
     assert "cannot be reached" in said["target down"]
     assert "does not exist" in said["target wrong"]
-    assert "files that are not of VENUS" in said["target lake"]
-    assert "lets role nobody make nothing in schema public" in {f["message"] for f in answer["findings"]}
+    assert "files that VENUS did not write" in said["target lake"]
+    assert "does not let role nobody create tables in schema public" in {f["message"] for f in answer["findings"]}
     assert "the source needs integer" in " ".join(f["message"] for f in answer["findings"])
     blocks = {f["where"] for f in answer["findings"] if f["blocks"]}
     assert "target down" not in blocks

@@ -221,7 +221,7 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
     assert lines() == []
     assert lines(predicate="region = 'EU'") == [where]
     assert lines(predicate="region = 'EU'", predicate_before="") == [
-        f"{where}; until now every row, what differs is being added and removed"
+        f"{where}; previously every row, the difference is being added and removed"
     ]
     assert lines(predicate="region = 'EU'", rows_brought=1200, rows_removed=3) == [
         f"{where}; the last change of that added 1,200 rows and removed 3"
@@ -231,7 +231,7 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
     ]
     assert lines(predicate_configured="region = 'US'") == [
         "target a: main.orders gets every row; configured is the rows where region = 'US', "
-        "which `venus sync` takes over at its start"
+        "which `venus sync` applies at its start"
     ]
 
 

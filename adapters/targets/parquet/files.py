@@ -1,4 +1,4 @@
-"""Writes the Parquet files of a lake: hidden until committed, on the disk before the manifest names them."""
+"""Writers of a lake's Parquet files, which are hidden until committed and durable before the manifest names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from venus.model import ChangeKind, TableSchema
 
 STATE_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
 
-#: Rows that wait in memory for a row group, and the largest file of a state.
+#: Rows and bytes that wait in memory for a row group, and the rows of the largest file of a state.
 GROUP_ROWS = 65_536
 GROUP_BYTES = 32 << 20
 FILE_ROWS = 1_000_000
@@ -33,7 +33,7 @@ def state_schema(shape: Shape) -> pa.Schema:
 
 
 def refuse_own_names(schema: TableSchema) -> None:
-    """Refuse a table whose column has the name of one of VENUS's own."""
+    """Refuse a table with a column that has the name of one of VENUS's own columns."""
     own = {f.name for f in CHANGE_FIELDS} & {c.name for c in schema.columns}
     if own:
         raise Refused(
@@ -44,7 +44,7 @@ def refuse_own_names(schema: TableSchema) -> None:
 def changes_batch(
     section: TableChanges, version: TableSchema, shape: Shape, *, offset: int, sequence: int, committed_at_us: int
 ) -> pa.RecordBatch | None:
-    """Return a section as changes; None for the beginning of a sweep, which changes nothing. Raises Misfit."""
+    """Return a section as change rows; None for the start of a sweep, which changes nothing. Raises Misfit."""
     count = section.count
     moments = pa.repeat(pa.scalar(committed_at_us, CHANGE_FIELDS[4].type), count)
     if section.kind is not ChangeKind.CHANGES:
@@ -66,7 +66,7 @@ def changes_batch(
 
 
 class Writer:
-    """One file that grows; `close` leaves it complete, on the disk and still hidden."""
+    """Writer of one file; `close` leaves it complete, durable and still hidden."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class Writer:
         self._writer = pq.ParquetWriter(hidden(path), schema, compression="zstd")
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows; they are written in groups."""
+        """Add rows, which are written in groups."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes
@@ -86,7 +86,7 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that wait."""
+        """Write the waiting rows."""
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=GROUP_ROWS)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
@@ -98,6 +98,6 @@ class Writer:
         sync(hidden(self.path))
 
     def abandon(self) -> None:
-        """Throw it away."""
+        """Discard the file."""
         self._writer.close()
         hidden(self.path).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""A lake as a target of the configuration: who may write to it, how it is opened, what it says of itself.
+"""A lake as a target of the configuration: its lock, its recovery, its commits and operators' requests.
 
-`[targets.NAME] url = "parquet:///folder"`. The same broker, the same consumer group as any other target; no database,
-and no Spark is needed to write it.
+`[targets.NAME] url = "parquet:///folder"`. A lake has a broker and a consumer group like any other target. Writing it
+needs neither a database nor Spark.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
 from venus.config import Settings
 from venus.errors import ConfigError, Refused, TargetError
 
-#: What others than the owner may do with a file or folder.
+#: Permissions of users other than the owner on a file or folder.
 _OTHERS = 0o077
 
 
 class LakeTarget(Configured):
-    """Target `name` of the configuration."""
+    """A folder of Parquet files that is target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name)
@@ -38,9 +38,9 @@ class LakeTarget(Configured):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that writes. Raises Refused if there is another one; a killed one holds nothing.
+        """Hold the lock of the only writer. Raises Refused if another process has it; a killed process holds no lock.
 
-        What is written meanwhile can be read by whoever may read the folder: only its owner if VENUS has made it.
+        New files get the permissions of the folder: only the owner can read them if VENUS created the folder.
         """
         root = self.layout.root
         try:
@@ -63,7 +63,7 @@ class LakeTarget(Configured):
             os.close(descriptor)
 
     def check_folder(self) -> None:
-        """Refuse a folder with somebody else's files, or one that cannot be written."""
+        """Refuse a folder that contains other files than those of VENUS, or is not writable."""
         layout = self.layout
         there = next(path for path in (layout.root, *layout.root.parents) if path.exists())
         if there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
@@ -72,14 +72,14 @@ class LakeTarget(Configured):
             raise ConfigError(f"targets.{self.name}.url: {layout.root} is a file", hint="name a folder")
         ours = (layout.manifest, layout.load, layout.lock)
         if layout.root.exists() and not any(p.exists() for p in ours) and any(layout.root.iterdir()):
-            raise Refused(f"{layout.root} has files that are not of VENUS", hint="name an empty folder")
+            raise Refused(f"{layout.root} contains files that VENUS did not write", hint="name an empty folder")
 
     def manifest(self) -> Manifest | None:
-        """Return the last committed state; None = never loaded."""
+        """Return the last committed state; None if the lake was never loaded."""
         return Manifest.read(self.layout.manifest)
 
     def recovered(self) -> Manifest | None:
-        """Return the last committed state, with everything in its place: finish what was committed, undo the rest."""
+        """Finish what was committed, undo the rest, and return the last committed state."""
         found = self.manifest()
         if found is None:
             return None
@@ -87,12 +87,12 @@ class LakeTarget(Configured):
         self.end_load(found)
         remove_hidden(self.layout.root / "history")
         for table in found.tables.values():
-            if not self.layout.load.exists():  # an interrupted load goes on with the states that it has
+            if not self.layout.load.exists():  # an interrupted load resumes with the states that it has
                 self.tidy(table)
         return found
 
     def end_load(self, found: Manifest | None = None) -> None:
-        """Put away what a load has replaced, once it is committed; may be repeated."""
+        """Remove what a committed load has replaced; may be repeated."""
         try:
             plan = json.loads(self.layout.load.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -114,11 +114,11 @@ class LakeTarget(Configured):
         layout.load.unlink()
 
     def tidy(self, table: LakeTable) -> None:
-        """Remove states of a table that were never committed, or that nobody reads any more."""
+        """Remove states of a table that were never committed or are no longer in use."""
         remove_versions(self.layout.root / "versions" / table.folder, {table.base.folder, table.previous})
 
     def settle(self, manifest: Manifest) -> None:
-        """Let files and links be as a committed manifest says; may be repeated."""
+        """Publish the files and set the links that a committed manifest names; may be repeated."""
         root = self.layout.root
         publish(root / path for path in manifest.publish)
         for table in manifest.tables.values():
@@ -126,20 +126,20 @@ class LakeTarget(Configured):
                 point(self.layout.current(table.folder), self.layout.version(table.folder, table.base.folder))
 
     def commit(self, manifest: Manifest, publish: list[Path]) -> None:
-        """Commit a state whose files are on the disk, then put everything in its place."""
+        """Commit a state whose files are durable, then publish them and set the links."""
         manifest.publish = [self.layout.inside(path) for path in publish]
         manifest.save(self.layout.manifest)
         self.settle(manifest)
 
-    # -- what operators ask for: a file for each wish, as the manifest belongs to the process that follows -------------
+    # -- operators' requests: one file each, because only the process that follows writes the manifest -----------------
 
     @property
     def paused(self) -> bool:
-        """Whether an operator wants nothing to be applied."""
+        """Whether an operator has paused the target."""
         return self.layout.asked("pause").exists()
 
     def pause(self, *, paused: bool) -> None:
-        """Stop applying, or go on."""
+        """Pause or resume."""
         asked = self.layout.asked("pause")
         if paused:
             asked.touch()
@@ -147,13 +147,13 @@ class LakeTarget(Configured):
             asked.unlink(missing_ok=True)
 
     def ask_resync(self, table_id: int) -> None:
-        """Ask for a table's state to be read again from the broker."""
+        """Request that a table's state be read again from the broker."""
         self.layout.asked(f"resync-{table_id}").touch()
 
     def asked_resyncs(self) -> list[int]:
-        """Return the tables whose state shall be read again."""
+        """Return the tables whose state is to be read again."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.layout.root.glob(".asked-resync-*"))
 
     def resynced(self, table_id: int) -> None:
-        """Take note that it has been."""
+        """Remove the request of a table after its state was read again."""
         self.layout.asked(f"resync-{table_id}").unlink(missing_ok=True)

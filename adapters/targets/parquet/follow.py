@@ -1,7 +1,7 @@
-"""The loop that keeps a lake equal: increments become files of changes, and now and then states (VENUS 3.4).
+"""The apply loop of a lake: increments become files of changes, and from time to time states (VENUS 3.4).
 
-A commit is whole cuts with their offset, in one manifest. Whatever is killed, the next process finds the last manifest,
-removes what does not belong to it and reads on from its offset: no change is there twice, none is missing.
+A commit is one manifest with whole cuts and their offset. If a process is killed, the next one reads the last manifest,
+removes what does not belong to it and continues from its offset. No change is duplicated and none is missing.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from venus.user_folders import raise_descriptor_limit
 
 IDLE_S = 0.5
 REPORT_S = 0.5
-#: A commit of more rows than that may well be slow.
+#: A commit of more rows may be slow on a healthy file system.
 FEW_ROWS = 10_000
-#: Rebuilding states may take this part of the time at most.
+#: The largest share of the time that rebuilding states may take.
 REFRESH_PART = 0.1
-#: So many changes behind a state are read into memory at once; more are not let come together.
+#: A refresh reads the changes behind a state into memory; a state with more of them is rebuilt immediately.
 WAITING_MAX = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeReport(FollowReport):
-    """What the loop says of itself."""
+    """Report of a lake's apply loop."""
 
     refreshed: int  # states rebuilt by this process
     circuit: str
@@ -53,7 +53,7 @@ Report = Callable[[LakeReport], None]
 
 
 def run_lake(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
-    """Follow the broker until `stop`; begin again after what passes by itself. Raises what does not."""
+    """Follow the broker until `stop` and retry after transient errors. Raises all others."""
     raise_descriptor_limit()  # a file is open for each table that changes between two commits
     target, tell, circuit = LakeTarget(settings, name), report or (lambda _: None), TargetCircuit(name)
     retrying = tenacity.Retrying(
@@ -86,18 +86,18 @@ def _failed(circuit: TargetCircuit, name: str, error: BaseException | None, tell
 
 
 def _follow(target: LakeTarget, circuit: TargetCircuit, stop: threading.Event, tell: Report) -> bool:
-    """Follow from the last commit on; return whether to go on."""
+    """Follow from the last commit; return True if the stream has to be opened again."""
     try:
         manifest = target.recovered()
         if manifest is None:
             raise target.not_loaded
         return _Following(target, manifest, circuit, stop, tell).run()
-    except OSError as error:  # a full disk, a file system that is away: nothing of the commit is seen
+    except OSError as error:  # a full disk or a lost file system: no part of the commit is visible
         raise DatabaseUnavailable(f"target {target.name}: {error}", hint="check the disk") from error
 
 
 class Refreshes:
-    """When which table's state is due, by the clock of the caller. Pure."""
+    """Schedule of the refreshes of tables' states, by the caller's clock. Pure."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -105,7 +105,7 @@ class Refreshes:
         self._not_before = 0.0
 
     def due(self, waiting: dict[int, int], now_s: float) -> int | None:
-        """Return the table whose changes have waited longest, if that is long enough."""
+        """Return the table whose changes have waited longest, if it is due."""
         self._waits_since = {t: self._waits_since.get(t, now_s) for t, rows in waiting.items() if rows}
         too_many = [t for t, rows in waiting.items() if rows > WAITING_MAX]
         if too_many:
@@ -116,7 +116,7 @@ class Refreshes:
         return first if now_s - self._waits_since[first] >= self._every_s else None
 
     def done(self, table_id: int, took_s: float, now_s: float) -> None:
-        """Take note of a refresh and what it has cost."""
+        """Record a refresh and how long it took."""
         self._waits_since.pop(table_id, None)
         self._not_before = now_s + took_s * (1 / REFRESH_PART - 1)
 
@@ -138,7 +138,7 @@ class _Following:
         )
 
     def run(self) -> bool:
-        """Follow until stop (False) or until the stream must be opened again (True)."""
+        """Follow until `stop` (returns False) or until the stream must be opened again (returns True)."""
         with self._subscriber:
             try:
                 opened = self._subscriber.open(self._manifest.offset, self._manifest.epoch, rows=self._manifest.rows)
@@ -162,7 +162,7 @@ class _Following:
                 gathering.abandon()
                 read_again(self._target, self._manifest, misfit.table_id, str(misfit), misfit.column)
                 return True
-            except OffsetTrimmed:  # a mirror that was filled again has lost what comes next
+            except OffsetTrimmed:  # a mirror that was filled again no longer has the next increments
                 gathering.abandon()
                 return True
             except BaseException:
@@ -172,7 +172,7 @@ class _Following:
         return False
 
     def _keep_rows(self, rows: RowsIdentity | None) -> None:
-        """Keep which rows the set has that is read from now on, where the offset is."""
+        """Save the rows identity of the set that is read from the current offset on."""
         if rows != self._manifest.rows:
             self._manifest.rows = rows
             self._manifest.save(self._target.layout.manifest)
@@ -187,7 +187,7 @@ class _Following:
             self._tell()
             return gathering
         if self._circuit.is_probe():
-            self._timed(0, lambda: self._manifest.save(self._target.layout.manifest))  # as it is: nothing changes
+            self._timed(0, lambda: self._manifest.save(self._target.layout.manifest))  # unchanged
             self._tell()
             return gathering
         if self._target.paused:
@@ -214,7 +214,7 @@ class _Following:
         return self._gathering()
 
     def _timed(self, rows: int, write: Callable[[], None]) -> None:
-        """Write, and take note of how long the file system took if that says something of it."""
+        """Write, and record how long the file system took unless the commit is large."""
         took = Stopwatch.coarse()
         write()
         took_s = took.awake_s() if rows <= FEW_ROWS else 0.0
@@ -225,7 +225,7 @@ class _Following:
         self._subscriber.acknowledge(self._manifest.offset, unaccounted=self._manifest.unaccounted)
 
     def _tend(self) -> bool:
-        """Do what operators have asked for, or rebuild one state; return whether something was done."""
+        """Serve an operator's request or rebuild one state; return whether there was something to do."""
         manifest = self._manifest
         for table_id in self._target.asked_resyncs():
             if table_id in manifest.tables:

@@ -1,6 +1,6 @@
-"""Collects the increments of one commit of a lake: whole cuts, in files of changes, one per table and shape.
+"""The increments of one commit of a lake: whole cuts in files of changes, one file per table and shape.
 
-The files grow while cuts arrive, so memory does not; nothing of them is seen before the manifest mentions them.
+The files grow as cuts arrive, so memory does not. They stay invisible until the manifest names them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from venus.model import TableSchema
 from venus.rpc import reports
 from venus.wire import broker_pb2
 
-#: So many bytes of rows wait in memory for their row groups, of all tables together.
+#: How many bytes of rows of all tables may wait in memory for their row groups.
 WAITING_BYTES_MAX = 128 << 20
 
 
 class TableMisfit(Exception):
-    """A change has a value that its column's type cannot hold: the table must become text there."""
+    """A change has a value that its column's type cannot hold, so that the column must become text."""
 
     def __init__(self, table_id: int, misfit: Misfit) -> None:
         super().__init__(str(misfit))
@@ -35,21 +35,21 @@ class TableMisfit(Exception):
 
 
 class Gathering:
-    """What has arrived since the last commit. `manifest` is changed on the way: throw both away, or commit both."""
+    """Everything that has arrived since the last commit. It changes `manifest`: commit both or discard both."""
 
     def __init__(self, target: LakeTarget, manifest: Manifest) -> None:
         self._layout = target.layout
         self.manifest = manifest
         self._start = manifest.offset
         self._writers: dict[tuple[int, int], Writer] = {}
-        self._waiting_bytes = 0  # at most, since all writers wrote what they had
+        self._waiting_bytes = 0  # an upper bound, since all writers were last flushed
         self.rows = 0
-        #: Whether the last increment ended a cut: only then may be committed.
+        #: Whether the last increment ended a cut: only then is a commit allowed.
         self.whole = True
         self.began = 0.0
 
     def add(self, increment: broker_pb2.Increment) -> None:
-        """Take the next increment. Raises TableMisfit."""
+        """Add the next increment. Raises TableMisfit."""
         manifest = self.manifest
         if increment.base_offset + increment.count <= manifest.offset:
             return  # a replay
@@ -118,7 +118,7 @@ class Gathering:
             self._make_room(batch.nbytes)
 
     def _make_room(self, nbytes: int) -> None:
-        """Have every file take what waits for it when that is too much: with many tables each has little."""
+        """Flush every file if too many bytes wait in total: with many tables each one has few."""
         self._waiting_bytes += nbytes
         if self._waiting_bytes > WAITING_BYTES_MAX:
             self._waiting_bytes = 0
@@ -144,6 +144,6 @@ class Gathering:
         target.commit(self.manifest, [writer.path for writer in self._writers.values()])
 
     def abandon(self) -> None:
-        """Throw everything away."""
+        """Discard everything."""
         for writer in self._writers.values():
             writer.abandon()

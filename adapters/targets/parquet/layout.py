@@ -1,12 +1,12 @@
-"""Where things lie in a lake: a folder of Parquet files, the target that is no database (issue 3, section 4).
+"""The paths of a lake, a target that is a folder of Parquet files.
 
     manifest.json                                 the commit point: offset, tables, which files belong to it
-    current/shop.items -> ../versions/...         the state as of the last refresh; a link, so that it changes at once
+    current/shop.items -> ../versions/...         the state as of the last refresh; a link, which changes atomically
     versions/shop.items/00000000000000000123/     one state: immutable Parquet files
     history/shop.items/version=1/*.parquet        every change, in files that never change
 
-What is being written has a hidden name (Spark and pyarrow pass over names that begin with a dot); it gets its own name
-when the manifest that mentions it has been renamed into place.
+An unfinished file has a hidden name, because Spark and pyarrow ignore names that begin with a dot. It gets its final
+name after the manifest that mentions it was renamed into place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOCK = "lock"
 
 
 def root_of(url: str, place: str = "url") -> Path:
-    """Return the folder that parquet:///absolute/path or parquet:relative/path means. Raises ConfigError."""
+    """Return the folder of a URL: parquet:///absolute/path or parquet:relative/path. Raises ConfigError."""
     parts = urlsplit(url)
     if parts.scheme != SCHEME or parts.netloc or not parts.path.strip("/"):
         raise ConfigError(
@@ -38,7 +38,7 @@ def root_of(url: str, place: str = "url") -> Path:
 
 
 def folder_name(namespace: str, name: str) -> str:
-    """Return the folder of a table; whatever a path or a reader would take amiss is percent-encoded."""
+    """Return the folder of a table; characters that a path or a reader cannot take are percent-encoded."""
     return ".".join(quote(part, safe=" $#@").replace(".", "%2E") for part in (namespace, name))
 
 
@@ -64,21 +64,21 @@ class Layout:
         return self.root / "history" / folder / f"version={shape}"
 
     def asked(self, what: str) -> Path:
-        """Return the file that stands for an operator's wish."""
+        """Return the file that represents an operator's request."""
         return self.root / f".asked-{what}"
 
     def inside(self, path: Path) -> str:
-        """Return a path as the manifest has it."""
+        """Return a path as the manifest names it, relative to the root."""
         return path.relative_to(self.root).as_posix()
 
 
 def hidden(path: Path) -> Path:
-    """Return the name under which a file is written that is not committed yet."""
+    """Return the name of a file until it is committed."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -87,7 +87,7 @@ def sync(path: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file so that there is the old one or the new one, whatever happens."""
+    """Replace a file atomically."""
     new = hidden(path)
     with new.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -98,7 +98,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def publish(paths: Iterable[Path]) -> None:
-    """Give committed files their names; may be repeated."""
+    """Give committed files their final names; may be repeated."""
     folders = set()
     for path in paths:
         with suppress(FileNotFoundError):  # it has its name already
@@ -109,7 +109,7 @@ def publish(paths: Iterable[Path]) -> None:
 
 
 def point(link: Path, to: Path) -> None:
-    """Let the link lead to another folder, in one step."""
+    """Point a link to another folder atomically."""
     wanted = os.path.relpath(to, link.parent)
     if link.is_symlink() and os.readlink(link) == wanted:
         return
@@ -122,13 +122,13 @@ def point(link: Path, to: Path) -> None:
 
 
 def remove_hidden(folder: Path) -> None:
-    """Remove what an interrupted writer has left."""
+    """Remove the files that an interrupted writer has left."""
     for path in folder.rglob(".*.tmp") if folder.exists() else ():
         path.unlink()
 
 
 def remove_versions(folder: Path, keep: set[str]) -> None:
-    """Remove the states of a table that nobody needs."""
+    """Remove the states of a table except those to keep."""
     for path in folder.iterdir() if folder.exists() else ():
         if path.name not in keep:
             shutil.rmtree(path)

@@ -1,8 +1,12 @@
-"""`venus migrate` into a lake: planned once and kept in load.json, so that an interrupted load goes on where it was.
+"""`venus migrate` into a lake. The plan is kept in load.json, so that an interrupted load resumes.
 
-The manifest with the snapshot's cut as its offset is the last thing written; increments follow from there, with no gap
-and no overlap. A lake that can no longer follow is loaded again beside the states that readers have: the manifest
-replaces all of them at once, and the history so far is kept beside the new one.
+Tables of the broker's full data become states, one file for each split. A file is renamed when it is complete, so a
+resumed load reads only the splits that it lacks. If a value does not fit its column's type, the load reads the whole
+table again with that column as text (VENUS 3.3).
+
+The manifest is written last, with the snapshot's cut as its offset. Increments follow from there with no gap and no
+overlap. A lake that can no longer follow is loaded again beside the states that readers use. The new manifest replaces
+all states at once, and the old history is kept beside the new one.
 """
 
 from __future__ import annotations
@@ -37,9 +41,17 @@ from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
+logger = logging.getLogger(__name__)
+
 SPLITS_PER_WORKER = 2
+#: How often a snapshot may expire under a load.
+PLANS_MAX = 3
+CREDIT_BYTES = 1 << 16
+
 #: Rows so far.
 Progress = Callable[[int], None]
+#: Rows so far, and about how many there are.
+Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +67,7 @@ class SplitJob:
 
 
 def read_split(job: SplitJob) -> int:
-    """Write the file of a split unless it is there; return its rows. Raises Misfit."""
+    """Write the file of a split unless it exists; return its number of rows. Raises Misfit."""
     if job.path.exists():
         return int(pq.read_metadata(job.path).num_rows)
     schema = state_schema(job.shape)
@@ -78,12 +90,12 @@ def read_split(job: SplitJob) -> int:
 
 
 def state_name(snapshot: broker_pb2.Snapshot) -> str:
-    """Return how the folders of the states begin that are read from a snapshot."""
+    """Return the prefix of the folders of all states that are read from a snapshot."""
     return f"{snapshot.offset:020d}-{snapshot.snapshot_id[-8:]}"
 
 
 class StateLoad:
-    """Reads tables of one snapshot. `text_columns` grows with every misfit; the caller keeps it."""
+    """Reader of the tables of one snapshot. It adds every misfit to `text_columns`, which the caller keeps."""
 
     def __init__(self, target: LakeTarget, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]]) -> None:
         self._target = target
@@ -93,11 +105,11 @@ class StateLoad:
         for wire in snapshot.schemas:
             schema = schemas_codec.from_wire(wire)
             self._versions.setdefault(schema.table_id, {})[schema.version] = schema
-        #: Every table version, also of the heartbeat.
+        #: Every table version, including the heartbeat's.
         self.schemas = {(s.table_id, s.version): s for known in self._versions.values() for s in known.values()}
 
     def tables(self) -> dict[int, LakeTable]:
-        """Return the tables as a manifest has them, with states that are not there yet."""
+        """Return the tables for a manifest; their states do not exist yet."""
         found = {}
         for table_id, versions in self._versions.items():
             newest = versions[max(versions)]
@@ -114,12 +126,12 @@ class StateLoad:
 
     def _lay(self, table: LakeTable, newest: TableSchema) -> None:
         name = state_name(self._snapshot)
-        if table.text_columns:  # a state of other types must not be taken for this one by whoever goes on
+        if table.text_columns:  # a resumed load must not mistake a state of other types for this one
             name += "-" + "-".join(str(c.number) for c in newest.columns if c.name in table.text_columns)
         table.base = Base(folder=name, offset=self._snapshot.offset, shape=table.shape_number(newest.version))
 
     def run(self, table: LakeTable, progress: Progress) -> None:
-        """Read one table into its state, as often as there are misfits; `table` says what came of it."""
+        """Read one table into its state, once more after each misfit; record the result in `table`."""
         newest = self._versions[table.table_id][table.schema_version]
         while True:
             try:
@@ -154,7 +166,7 @@ class StateLoad:
 
 
 def _sum(jobs: list[Future[int]], progress: Progress) -> int:
-    """Wait for all; on the first failure those that have not begun never do."""
+    """Wait for all jobs and return their rows. The first failure cancels those that have not begun."""
     left = set(jobs)
     while left:
         done, left = wait(left, timeout=0.5, return_when=FIRST_EXCEPTION)
@@ -168,18 +180,8 @@ def _sum(jobs: list[Future[int]], progress: Progress) -> int:
     return sum(job.result() for job in jobs)
 
 
-logger = logging.getLogger(__name__)
-
-#: How often a snapshot may expire under a load.
-PLANS_MAX = 3
-CREDIT_BYTES = 1 << 16
-
-#: Rows so far, and about how many there are.
-Report = Callable[[int, int], None]
-
-
 def load_lake(target: LakeTarget, report: Report) -> LoadReport:
-    """Load everything, or find that the lake can follow; goes on after interruptions."""
+    """Load all tables unless the lake can follow; resume an interrupted load."""
     try:
         return _loaded(target, report)
     except OSError as error:
@@ -206,18 +208,18 @@ def _load_until_done(target: LakeTarget, snapshots: Snapshots, report: Report, b
 
 
 def start_over(target: LakeTarget, manifest: Manifest, error: Diverged) -> bool:
-    """Load a lake again whose place in the queue is gone. Return False if only an operator may ask for that.
+    """Load a lake again whose offset is no longer in the queue. Return False if that needs an operator's request.
 
-    The process that follows calls it, with the lock. Rows that the set above merely stopped choosing must not disappear
-    by themselves.
+    The process that follows calls it while it holds the lock. Rows that the upstream merely no longer selects must not
+    disappear without a request.
     """
     with Snapshots(target.broker) as snapshots:
         is_asked = set(manifest.tables) <= set(target.asked_resyncs())
         if not is_asked and not _is_only_trimmed(target, snapshots, manifest, error):
             return False
-        logger.warning("target %s: %s; it is loaded again, and readers keep what they have", target.name, error)
+        logger.warning("target %s: %s; loading it again, readers keep the old states", target.name, error)
         for table_id in manifest.tables:
-            target.ask_resync(table_id)  # status shows what is going on, and another process goes on with it
+            target.ask_resync(table_id)  # status shows the load, and another process can resume it
         _load_until_done(target, snapshots, lambda _rows, _estimate: None, time.monotonic())
     for table_id in target.asked_resyncs():
         target.resynced(table_id)
@@ -225,7 +227,7 @@ def start_over(target: LakeTarget, manifest: Manifest, error: Diverged) -> bool:
 
 
 def _is_only_trimmed(target: LakeTarget, snapshots: Snapshots, manifest: Manifest, error: Diverged) -> bool:
-    """Return whether the broker lacks increments, and has the rows that it had."""
+    """Return whether the broker merely lacks increments and still has the same rows."""
     if not isinstance(error, OffsetTrimmed):
         return False
     snapshot = snapshots.open(target.business, holder=f"load of {target.group}")
@@ -235,7 +237,7 @@ def _is_only_trimmed(target: LakeTarget, snapshots: Snapshots, manifest: Manifes
 
 
 def can_follow(target: LakeTarget, manifest: Manifest) -> bool:
-    """Whether a lake that was loaded before can go on with increments."""
+    """Return whether a lake that was loaded before can continue with increments."""
     group = f"{target.group}/check"
     with Subscriber(target.broker, target.business, group, credit_bytes=CREDIT_BYTES, transient=True) as subscriber:
         try:
@@ -289,7 +291,7 @@ def _finish(
 
 
 def register(target: LakeTarget, snapshot: broker_pb2.Snapshot) -> None:
-    """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
+    """Register the group before the snapshot is closed, so that the broker keeps the increments behind the cut."""
     with Subscriber(target.broker, target.business, target.group, credit_bytes=CREDIT_BYTES) as subscriber:
         subscriber.open(snapshot.offset, 0, rows=reports.said_in(snapshot))
         subscriber.acknowledge(snapshot.offset)
@@ -301,7 +303,7 @@ Plan = tuple[broker_pb2.Snapshot, dict[int, list[str]]]
 
 
 def _kept(target: LakeTarget, snapshots: Snapshots) -> Plan | None:
-    """Return the plan of an interrupted load, if its snapshot is still there."""
+    """Return the plan of an interrupted load if its snapshot still exists."""
     try:
         tree = json.loads(target.layout.load.read_text(encoding="utf-8"))
         snapshot = broker_pb2.Snapshot.FromString(base64.b64decode(tree["snapshot"]))
@@ -311,7 +313,7 @@ def _kept(target: LakeTarget, snapshots: Snapshots) -> Plan | None:
     except Unavailable:
         raise
     except (VenusError, ValueError, KeyError) as error:
-        logger.warning("target %s: the interrupted load cannot go on: %s", target.name, error)
+        logger.warning("target %s: cannot resume the interrupted load: %s", target.name, error)
         return None
     remove_hidden(target.layout.root / "versions")
     return snapshot, {int(table_id): names for table_id, names in tree["text_columns"].items()}
@@ -330,7 +332,7 @@ def _new(target: LakeTarget, snapshots: Snapshots) -> Plan:
 def _keep(
     target: LakeTarget, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]], *, history: str = ""
 ) -> None:
-    """Keep the plan; `history` = the load is about to be committed, and what the history so far is named then."""
+    """Save the plan. `history` is the future name of the old history, set just before the load is committed."""
     wire = base64.b64encode(snapshot.SerializeToString()).decode()
     states = state_name(snapshot)
     tree = {"snapshot": wire, "text_columns": text_columns, "states": states, "history": history}

@@ -1,7 +1,7 @@
-"""What a lake says of itself: how far it is, its tables, which files are its state. Renamed into place: the commit.
+"""The manifest of a lake: its offset, its tables and the files of their states. Renaming it into place is the commit.
 
-Everything that must change together is in this one small file, and the files that it names are on the disk before it.
-So a reader, and whoever goes on after kill -9, finds whole cuts of the source and nothing else.
+Everything that must change together is in this one small file, and the files that it names are durable before it. A
+reader, or the next process after kill -9, therefore sees whole cuts of the source and nothing else.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class Base:
 
 @dataclass(slots=True, kw_only=True)
 class ChangeFile:
-    """A file of the history that the newest state does not contain yet."""
+    """A file of changes that the newest state does not contain yet."""
 
     path: str
     shape: int
     rows: int
-    end: int  # behind the last offset in it
+    end: int  # the offset behind its last change
 
 
 @dataclass(slots=True, kw_only=True)
 class LakeTable:
-    """A table. A shape is a schema version with the columns that are kept as text; shapes are numbered from 1."""
+    """A table. A shape is a schema version with the columns that are stored as text; shapes are numbered from 1."""
 
     table_id: int
-    name: str  # as the source calls it
+    name: str  # at the source
     folder: str
     schema_version: int
     text_columns: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class LakeTable:
     note: str = ""
 
     def shape_number(self, version: int) -> int:
-        """Return the number of a schema version's shape, a new one if need be."""
+        """Return the number of a schema version's shape; add the shape if it is new."""
         wanted = (version, self.text_columns)
         if wanted not in self.shapes:
             self.shapes.append((version, list(self.text_columns)))
@@ -75,7 +75,7 @@ class LakeTable:
 
 @dataclass(slots=True, kw_only=True)
 class Manifest:
-    """One committed state of a lake. Moments are Unix microseconds, 0 = never."""
+    """One committed state of a lake. Times are Unix microseconds, 0 = never."""
 
     group: str
     offset: int
@@ -90,13 +90,13 @@ class Manifest:
     heartbeat_us: int = 0
     tables: dict[int, LakeTable] = field(default_factory=dict)
     schemas: dict[tuple[int, int], TableSchema] = field(default_factory=dict)
-    #: Committed files that may not have their names yet.
+    #: Committed files that may not have their final names yet.
     publish: list[str] = field(default_factory=list)
-    #: Which rows the broker set has that was read up to the offset; None = it has not said.
+    #: Rows identity of the broker set that was read up to the offset; None = unknown.
     rows: RowsIdentity | None = None
 
     def schema(self, table_id: int, version: int) -> TableSchema:
-        """Return a table version that this lake has met."""
+        """Return a table version that this lake has received."""
         try:
             return self.schemas[table_id, version]
         except KeyError:
@@ -109,11 +109,11 @@ class Manifest:
 
     @property
     def unaccounted(self) -> int:
-        """How many changes below the offset nobody knows what became of."""
+        """The number of changes below the offset that are unaccounted for."""
         return self.offset - self.counted_from - self.rows_other - sum(t.rows_applied for t in self.tables.values())
 
     def save(self, path: Path) -> None:
-        """Commit."""
+        """Write the manifest, which commits this state."""
         tree = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tables", "schemas", "rows")}
         if self.rows is not None:
             tree["rows"] = rows_identity.encode(self.rows)
@@ -126,7 +126,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest | None:
-        """Return the committed state; None if there is none. Raises Corruption."""
+        """Read the committed state; None if there is none. Raises Corruption."""
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
             if tree.pop("format") != FORMAT:
@@ -147,7 +147,7 @@ def row_counts(manifest: Manifest) -> dict[int, int]:
 
 
 def shape_of(schema: TableSchema, text_columns: list[str]) -> Shape:
-    """Return the shape of a schema version; a column that is text may be younger than this version."""
+    """Return the shape of a schema version; a text column may be newer than this version."""
     return Shape.of(schema, text_columns=frozenset(text_columns) & {c.name for c in schema.columns})
 
 
@@ -157,7 +157,7 @@ def to_text(schemas: dict[tuple[int, int], TableSchema]) -> list[str]:
 
 
 def from_text(texts: list[str]) -> dict[tuple[int, int], TableSchema]:
-    """Return what `to_text` has written."""
+    """Return the table versions that `to_text` has encoded."""
     found = [schemas_codec.from_wire(change_pb2.TableSchema.FromString(base64.b64decode(text))) for text in texts]
     return {(s.table_id, s.version): s for s in found}
 

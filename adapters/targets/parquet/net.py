@@ -1,8 +1,8 @@
-"""Net changes of a lake's table: what the files of changes mean, on top of a state. Arrow only (architecture 2).
+"""Net changes of a lake's table: the effect of the files of changes on a state. Uses Arrow only (architecture 2).
 
-Of several changes of a key only the last one counts; a marker removes every row whose newest sequence is below its
-number. Which changes count is found from keys and VENUS's own columns alone; only those have to fit into memory. The
-rows themselves are read once more, piece by piece.
+Of several changes of a key only the last one counts. A marker removes every row whose newest sequence is below its
+number. Keys and VENUS's own columns decide which changes count, so only these have to fit into memory. The rows
+themselves are read a second time, piece by piece.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from venus.codec.packed import Bools, Ints
 from venus.model import Kind, TableSchema
 
 _INDEX = "_index"
-#: Of a file so much is in memory at once: rows, or bytes where rows are large.
+#: How much of a file is in memory at once: rows, or bytes if rows are large.
 PIECE_ROWS, PIECE_BYTES = 262_144, 64 << 20
-#: What says which changes count, beside the keys.
+#: The columns that decide, together with the keys, which changes count.
 _TELLING = tuple(f for f in CHANGE_FIELDS if f.name in (OFFSET, SEQUENCE, DELETED, GONE_BEFORE))
-#: Kinds between which a cast keeps every value, if Arrow makes it at all.
+#: Kinds between which a cast keeps every value, if Arrow supports the cast.
 _NUMBERS = frozenset({Kind.INT, Kind.DECIMAL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
-    """What is to be done to a state."""
+    """The effect of changes on a state."""
 
-    keys: pa.Table  # of every row that was touched
-    live: Bools  # which of the changes, in the order of their files, are rows as they are now
-    floor: int  # rows of the state whose sequence is below this are gone
+    keys: pa.Table  # of every changed row
+    live: Bools  # marks the changes that are current rows, in the order of their files
+    floor: int  # rows of the state with a lower sequence are deleted
 
 
 def evolves(old: Shape, new: Shape) -> bool:
-    """Whether rows of the old shape can be put into the new one without asking the broker for them again."""
+    """Return whether rows of the old shape can be converted to the new one without reading them from the broker."""
     if [_number(old.schema, k) for k in old.schema.key] != [_number(new.schema, k) for k in new.schema.key]:
         return False
     before = {c.number: (c, t) for c, t in zip(old.columns, old.types, strict=True)}
     for column, wanted in zip(new.columns, new.types, strict=True):
         if column.number not in before:
-            continue  # rows from before have its default
+            continue  # older rows get its default
         was, had = before[column.number]
         if had != wanted and not ({was.type.kind, column.type.kind} <= _NUMBERS and _widens(had, wanted)):
             return False
@@ -69,7 +69,7 @@ def _number(schema: TableSchema, name: str) -> int:
 
 
 def reshaped(rows: pa.Table, old: Shape, new: Shape, own: Sequence[pa.Field]) -> pa.Table:
-    """Return rows of the old shape in the columns of the new one, with VENUS's `own` columns kept."""
+    """Return rows of the old shape in the columns of the new one, followed by VENUS's `own` columns."""
     names = {c.number: c.name for c in old.columns}
     columns = [
         rows.column(names[c.number]).cast(t) if c.number in names else default_of(c, t, rows.num_rows)
@@ -82,13 +82,13 @@ def reshaped(rows: pa.Table, old: Shape, new: Shape, own: Sequence[pa.Field]) ->
 
 
 def keys_of(shape: Shape) -> Shape:
-    """Return the shape of the key alone."""
+    """Return the shape of the key columns."""
     chosen = [(c, t) for c, t in zip(shape.columns, shape.types, strict=True) if c.name in shape.schema.key]
     return replace(shape, columns=tuple(c for c, _ in chosen), types=tuple(t for _, t in chosen))
 
 
 def telling_columns(shape: Shape) -> list[str]:
-    """Return the columns of a file of changes that say which of them count."""
+    """Return the columns of a file of changes that decide which changes count."""
     return [*shape.schema.key, *(field.name for field in _TELLING)]
 
 
@@ -104,7 +104,7 @@ def net(manifest: Manifest, table: LakeTable, shape: Shape, root: Path) -> Net:
 
 
 def net_of(changes: pa.Table, key: Sequence[str], *, base_offset: int) -> Net:
-    """Return what changes amount to; those that the state contains already do not count."""
+    """Return the net effect of changes, without those that the state already contains."""
     counts = pc.greater_equal(changes[OFFSET], base_offset)
     marks = pc.max(changes[GONE_BEFORE].filter(counts)).as_py()
     floor = -1 if marks is None else int(marks)
@@ -119,7 +119,7 @@ def net_of(changes: pa.Table, key: Sequence[str], *, base_offset: int) -> Net:
 
 
 def _last_of_each(keys: pa.Table) -> Ints:
-    """Return where each key is for the last time. Sorting takes a third of the memory that grouping does."""
+    """Return the last position of each key. Sorting takes a third of the memory that grouping takes."""
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])  # stable
     ends = np.ones(keys.num_rows, dtype=np.bool_)
     if keys.num_rows > 1:
@@ -132,14 +132,14 @@ def _last_of_each(keys: pa.Table) -> Ints:
 def _differs_from_next(values: pa.ChunkedArray) -> Bools:
     one = values.combine_chunks()
     differs = pc.not_equal(one[1:], one[:-1])
-    if pa.types.is_floating(one.type):  # NaN is one key, whatever IEEE 754 says
+    if pa.types.is_floating(one.type):  # all NaN are one key, although IEEE 754 compares them as different
         differs = pc.and_not(differs, pc.and_(pc.is_nan(one[1:]), pc.is_nan(one[:-1])))
     found: Bools = differs.to_numpy(zero_copy_only=False)
     return found
 
 
 def live_rows(changes: Iterable[pa.Table], found: Net, shape: Shape) -> Iterator[pa.Table]:
-    """Yield the rows that changes, all of them in the order of their files, have left: as a state has them."""
+    """Yield the current rows among all changes, in the columns of a state. `changes` follow the order of the files."""
     schema, at = state_schema(shape), 0
     for part in changes:
         chosen = found.live[at : at + part.num_rows]
@@ -157,7 +157,7 @@ def change_rows(manifest: Manifest, table: LakeTable, shape: Shape, root: Path) 
 
 
 def untouched(rows: pa.Table, found: Net) -> pa.Table:
-    """Return the rows of a state that the changes leave alone."""
+    """Return the rows of a state that no change affects."""
     if found.floor >= 0:
         rows = rows.filter(pc.greater_equal(rows[SEQUENCE], found.floor))
     if not found.keys.num_rows or not rows.num_rows:
@@ -169,14 +169,14 @@ def untouched(rows: pa.Table, found: Net) -> pa.Table:
 
 
 def state_rows(manifest: Manifest, table: LakeTable, shape: Shape, path: Path) -> Iterator[pa.Table]:
-    """Yield the rows of a file of the newest state, piece by piece, in another shape if need be."""
+    """Yield the rows of a file of the newest state in `shape`, piece by piece."""
     base = manifest.shape(table, table.base.shape)
     for rows in pieces_of(path):
         yield reshaped(rows, base, shape, STATE_FIELDS)
 
 
 def pieces_of(path: Path) -> Iterator[pa.Table]:
-    """Yield the rows of a file, as many row groups at once as go into a piece."""
+    """Yield the rows of a file, as many row groups at once as fit into a piece."""
     with pq.ParquetFile(path) as file:
         groups: list[int] = []
         rows = nbytes = 0

@@ -1,8 +1,8 @@
-"""Makes the state of a lake's table again: the state before and the changes since then become new files.
+"""Refresh of a lake's table: the previous state and the changes since then become the files of a new state.
 
-Files whose rows are all left alone are linked, not written. Readers of the old state are not disturbed: the link
-`current` moves in one step, and the state before stays until the next time. What cannot be carried over in place
-(another key, a type that is no widening) is read again from the broker's full data.
+A file whose rows all stay unchanged is linked, not rewritten. Readers of the old state are not disturbed: the link
+`current` moves atomically, and the previous state stays until the next refresh. Rows that cannot be converted (another
+key, a narrower type) are read again from the broker's full data.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: Files with fewer rows than this are put together with others.
+#: Files with fewer rows than this are merged with others.
 SMALL_ROWS = FILE_ROWS // 4
-#: The keys of the changes behind a state are put together in memory: where they are more, or take more bytes, the state
-#: is read again.
+#: The keys of the changes behind a state are merged in memory. With more rows or bytes than these, the state is read
+#: again from the broker.
 NET_ROWS_MAX = 4_000_000
 NET_BYTES_MAX = 256 << 20
 #: The broker shares a snapshot for half a minute.
@@ -50,11 +50,11 @@ FRESH_WAIT_S = 60.0
 
 
 def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
-    """Bring one table's state up to the lake's offset, and commit that."""
+    """Bring one table's state up to the lake's offset and commit it."""
     number = table.shape_number(table.schema_version)
     shape = manifest.shape(table, number)
     if any(not evolves(manifest.shape(table, used), shape) for used in _shapes(table)):
-        read_again(target, manifest, table.table_id, f"{table.name} has changed beyond what a state can follow")
+        read_again(target, manifest, table.table_id, f"{table.name} has a schema to which its rows cannot be converted")
         return
     if table.waiting > NET_ROWS_MAX or _bytes_of(target, manifest, table) > NET_BYTES_MAX:
         read_again(target, manifest, table.table_id, f"{table.name} has more changes than fit into memory")
@@ -75,7 +75,7 @@ def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
 
 
 def _bytes_of(target: LakeTarget, manifest: Manifest, table: LakeTable) -> int:
-    """Return what the keys of the changes behind a state take in memory, about."""
+    """Return the approximate size in memory of the keys of the changes behind a state."""
     nbytes = 0
     for file in table.changes:
         telling = set(telling_columns(manifest.shape(table, file.shape)))
@@ -87,7 +87,7 @@ def _bytes_of(target: LakeTarget, manifest: Manifest, table: LakeTable) -> int:
 
 
 def _shapes(table: LakeTable) -> set[int]:
-    """Return the shapes in which rows lie that the new state needs."""
+    """Return the shapes of the rows that the new state needs."""
     of_state = {table.base.shape} if table.base.folder else set()
     return of_state | {file.shape for file in table.changes}
 
@@ -103,14 +103,14 @@ class _State:
         self._rows = 0
 
     def write(self, found: Net, changes: Iterable[pa.Table]) -> int:
-        """Write everything; return the rows."""
+        """Write the state; return its number of rows."""
         if self._table.base.folder:
             for path in sorted(self._before.glob("*.parquet")):
                 if not self._linked(path, found):
                     self._add(untouched(rows, found) for rows in self._rows_of(path))
         self._add(live_rows(changes, found, self._shape))
         if self._writer is None and not any(self._into.glob("*.parquet")):
-            self._writer = self._next()  # a table without rows is a file without rows
+            self._writer = self._next()  # an empty table has one empty file
         self._close()
         publish(self._written)
         sync(self._into)
@@ -120,7 +120,7 @@ class _State:
         return state_rows(self._manifest, self._table, self._shape, path)
 
     def _linked(self, path: Path, found: Net) -> bool:
-        """Take a file as it is, if it may be."""
+        """Link a file into the new state if none of its rows changes; return whether it was linked."""
         base = self._manifest.shape(self._table, self._table.base.shape)
         rows = int(pq.read_metadata(path).num_rows)
         if rows < SMALL_ROWS or state_schema(base) != state_schema(self._shape):
@@ -154,14 +154,14 @@ class _State:
 
 
 def read_again(target: LakeTarget, manifest: Manifest, table_id: int, why: str, text_column: str = "") -> None:
-    """Read a table from the broker's full data, which is as new as the state or newer, and commit that.
+    """Read a table from the broker's full data, which is at least as new as the state, and commit it.
 
-    Changes on the other side of the snapshot's cut stay where they are: those behind it still wait, those below it are
-    kept in the history and do not count for the state.
+    Changes behind the snapshot's cut still wait for a refresh. Changes below it stay in the history and do not count
+    for the new state.
     """
     table = manifest.tables[table_id]
     texts = sorted({*table.text_columns, text_column} - {""})
-    logger.info("target %s: %s: its state is read again from the broker", target.name, why)
+    logger.info("target %s: %s: reading its state again from the broker", target.name, why)
     with Snapshots(target.broker) as snapshots:
         splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
         snapshot = _snapshot_behind(snapshots, target, table, splits)
@@ -181,7 +181,7 @@ def read_again(target: LakeTarget, manifest: Manifest, table_id: int, why: str, 
 
 
 def _snapshot_behind(snapshots: Snapshots, target: LakeTarget, table: LakeTable, splits: int) -> broker_pb2.Snapshot:
-    """Open a snapshot that is no older than the state: the broker may share one that was made a while ago."""
+    """Open a snapshot that is no older than the state: the broker may share one that is some seconds old."""
     until = time.monotonic() + FRESH_WAIT_S
     while True:
         snapshot = snapshots.open(
@@ -196,7 +196,7 @@ def _snapshot_behind(snapshots: Snapshots, target: LakeTarget, table: LakeTable,
 
 
 def newest(target: LakeTarget, manifest: Manifest, table: LakeTable) -> pa.Table:
-    """Return a table's rows as of the lake's offset: its state and the changes behind it."""
+    """Return a table's rows as of the lake's offset: its state with the changes behind it applied."""
     shape = manifest.shape(table, table.shape_number(table.schema_version))
     found = net(manifest, table, shape, target.layout.root)
     changes = change_rows(manifest, table, shape, target.layout.root)

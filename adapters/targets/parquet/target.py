@@ -1,4 +1,4 @@
-"""A folder of Parquet files, as commands see every target."""
+"""A folder of Parquet files as a `Target` for the commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CAPABILITIES = Capabilities(kind="a folder of Parquet files")
 
 
 def open_target(settings: Settings, name: str) -> Target:
-    """Return the target; the folder need not be there yet."""
+    """Return the target; the folder need not exist yet."""
     return Parquet(settings, name)
 
 
@@ -71,11 +71,11 @@ class Parquet(Lacking):
     def load(
         self, report: LoadTold | None = None, *, choose: Chooser | None = None, empty_meanwhile: bool = False
     ) -> LoadReport:
-        def told(rows: int, estimate: int) -> None:
+        def report_rows(rows: int, estimate: int) -> None:
             if report is not None:
                 report(LoadProgress(phase="loading", rows=rows, rows_estimate=estimate))
 
-        return load_lake(self._folder, told)
+        return load_lake(self._folder, report_rows)
 
     def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
         run_lake(self._settings, self.name, stop, report)
@@ -130,12 +130,12 @@ class Parquet(Lacking):
 
 
 def names_of(qualified: str) -> tuple[str, ...]:
-    """Return the names by which an operator may mean a table."""
+    """Return the names that an operator may use for a table."""
     return qualified, qualified.partition(".")[2]
 
 
 def view(name: str, manifest: Manifest, *, place: str, paused: bool, resyncing: set[int], now_us: int) -> TargetView:
-    """Return a folder as `status` shows every target."""
+    """Return the state of a folder as `status` shows it."""
     notes = [f"{t.name} {t.note}" for t in manifest.tables.values() if t.note]
     return TargetView(
         name=name,
@@ -163,7 +163,7 @@ def view(name: str, manifest: Manifest, *, place: str, paused: bool, resyncing: 
 
 
 def becomes_text(where: str, schemas: Seq[TableSchema]) -> list[Finding]:
-    """Say which columns become text because no type of Parquet holds their values exactly."""
+    """Return a finding for the columns that become text because no Parquet type holds their values exactly."""
     lines = [
         f"{schema.qualified}.{column.name} ({column.source_type})"
         for schema in schemas

@@ -1,5 +1,5 @@
--- How rows get into a target table. {table} {columns} {key} are the target's names, ready quoted; {rows} is
--- the table without those that inherit from it.
+-- Statements that write rows to a target table. {table} {columns} {key} are the target's names, already quoted;
+-- {rows} is the table without those that inherit from it.
 
 -- copy_in --
 COPY {table} ({columns}) FROM STDIN
@@ -8,17 +8,18 @@ COPY {table} ({columns}) FROM STDIN
 COPY (SELECT {columns} FROM {table} WHERE ctid >= '({low},0)' AND ctid < '({high},0)') TO STDOUT
 
 -- create_stage --
--- Once per session and schema version. No constraint: the target decides, and says what it refuses.
+-- Once per session and schema version. No constraint: the target table decides what it refuses.
 CREATE TEMPORARY TABLE IF NOT EXISTS {stage} ON COMMIT DELETE ROWS AS SELECT {columns} FROM {table} WITH NO DATA
 
 -- stage_blocks --
 SELECT pg_relation_size('{stage}'::regclass) / current_setting('block_size')::int
 
 -- delete_staged --
--- Each staged key through the table's index, in whatever order the planner likes. But it likes to read the stage once for
--- each row of a table that it takes for small, and one that was analysed while its first rows were on their way has no
--- rows for it, which takes hours. So what looks small is joined by a hash: right if it is, and linear if it is not. So
--- is a table that has no more than a few rows for each staged key: one pass costs less than so many descents.
+-- Finds each staged key through the table's index, in an order that the planner chooses. For a table that it believes to
+-- be small, the planner may read the stage once for each row, which takes hours if the statistics are outdated: a table
+-- that was analysed before its first rows seems to be empty. So a table that seems small is joined by a hash, which is
+-- right if it is small and linear if it is not. The same holds for a table with only a few rows for each staged key: one
+-- pass costs less than that many index descents.
 WITH parts (oid) AS (SELECT {table_name}::regclass UNION SELECT relid FROM pg_partition_tree({table_name}::regclass)),
      size (small) AS (
        SELECT sum(pg_relation_size(c.oid) / current_setting('block_size')::int
@@ -37,8 +38,8 @@ INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {s
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {stage}
 
 -- drop_repeated --
--- A key twice in one cut (a row that was filled and changed in one snapshot): the later one stays. The stage has no
--- index: row by row it would be read once for each of its rows.
+-- Keeps the later of two rows with one key in one cut (a row that was filled and changed in one snapshot). The stage has
+-- no index, so a nested loop would read it once for each of its rows.
 SET LOCAL enable_hashjoin = on; SET LOCAL enable_nestloop = off;
 DELETE FROM {stage} a USING {stage} b WHERE {match_ab} AND a.ctid < b.ctid;
 SET LOCAL enable_nestloop = on; SET LOCAL enable_hashjoin = off
@@ -82,7 +83,7 @@ INSERT INTO {touched} ({key}, {moved}) VALUES {values}
 ON CONFLICT ({key}) DO UPDATE SET {moved} = EXCLUDED.{moved}
 
 -- sweep --
--- Rows that the re-read of the whole table did not meet are gone from the source.
+-- Rows that the re-read of the whole table did not find no longer exist at the source.
 DELETE FROM {rows} t WHERE NOT EXISTS (
     SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
@@ -96,7 +97,7 @@ ALTER TABLE {side} ADD PRIMARY KEY ({key})
 DROP TABLE IF EXISTS {side}
 
 -- resync_delete --
--- A key that a change touched behind the snapshot's cut is newer than the snapshot.
+-- A key with a change behind the snapshot's cut is newer than the snapshot.
 DELETE FROM {rows} t WHERE NOT EXISTS (SELECT FROM {side} s WHERE {match})
     AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
@@ -110,5 +111,5 @@ WHERE NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset
     AND NOT EXISTS (SELECT FROM {rows} s WHERE {match})
 
 -- insert_side --
--- Into a table that has no rows.
+-- For a table without rows.
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {side}

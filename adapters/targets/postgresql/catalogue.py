@@ -1,7 +1,7 @@
-"""What the apply loop knows of its target, read once and kept: positions, tables, schemas, parked keys, sweeps.
+"""The apply loop's copy of VENUS's own tables at the target: positions, tables, schemas, parked keys, sweeps.
 
-Every command that changes any of it raises `control` in the same transaction; the loop's next transaction then finds
-that it is superseded, and reads all of this again. So no statement is spent on asking whether something has changed.
+Every command that changes one of them increments `control` in the same transaction. The loop's next transaction then
+finds that it is superseded, and the loop reads the copy again. So no statement is needed to check for changes.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ class Catalogue:
     sweeps: dict[int, dict[str, int]]
     #: table -> how many of its changes wait in quarantine.
     quarantined: dict[int, int]
-    #: When the target became the application's own; empty = it follows.
+    #: When the target was handed over to the application; empty = it follows.
     cut_over: str = ""
-    #: Where the target is, for people.
+    #: Database and host of the target, for messages.
     place: str = ""
     _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
     _predicates: dict[tuple[int, int, str], Predicate] = field(default_factory=dict)
 
     def follows(self, table_id: int) -> bool:
-        """Whether the stream's changes are applied to this table."""
+        """Return whether the stream's changes are applied to this table."""
         state = self.tables.get(table_id)
         return state is not None and state.state == ACTIVE
 
     def moved(self, offset: int, epoch: int) -> None:
-        """Take note of a transaction that has moved the applied offset."""
+        """Record a transaction that has moved the applied offset."""
         self.position = replace(self.position, offset=Offset(offset), epoch=epoch)
 
     def chosen(self, rows: RowsIdentity | None) -> None:
-        """Take note of which rows the broker's set has."""
+        """Record the rows identity of the broker's set."""
         self.position = replace(self.position, rows=rows)
 
     def held(self) -> list[TableState]:
@@ -63,7 +63,7 @@ class Catalogue:
         return [t for t in self.tables.values() if t.state != ACTIVE]
 
     def condition(self) -> AdapterCondition:
-        """Return what the broker is told of this target."""
+        """Return the condition of this target for the broker."""
         standing = standing_of(
             self.tables.values(),
             paused=self.position.paused,
@@ -74,9 +74,9 @@ class Catalogue:
         return replace(standing, cut_over=self.cut_over, figures=figures)
 
     def kept(self, log_start: int = 0) -> int:
-        """Return the offset below which no table needs anything any more; the queue starts at `log_start`.
+        """Return the offset below which no table needs any increment; the queue starts at `log_start`.
 
-        A table whose increments are gone waits for a resync, whose record of touched keys begins before its cut.
+        A table whose increments were trimmed waits for a resync, whose record of keys begins before its cut.
         """
         needed: list[int] = [self.position.offset]
         for state in self.held():
@@ -88,11 +88,11 @@ class Catalogue:
         return min(needed)
 
     def records(self, table_id: int) -> bool:
-        """Whether the keys of this table's changes are being recorded; asked for is not begun."""
+        """Return whether the keys of this table's changes are being recorded; a request does not count."""
         return any(offset >= 0 for offset in self.sweeps.get(table_id, {}).values())
 
     def schema(self, table_id: int, version: int) -> TableSchema:
-        """Return a table version that this target has met."""
+        """Return a table version that this target has received."""
         try:
             return self.schemas[table_id, version]
         except KeyError:
@@ -102,15 +102,15 @@ class Catalogue:
             ) from None
 
     def newest(self, table_id: int) -> TableSchema:
-        """Return the version that a table at the target has."""
+        """Return the current version of a table at the target."""
         return self.schema(table_id, self.tables[table_id].schema_version)
 
     def newest_met(self, table_id: int) -> TableSchema:
-        """Return the newest version of a table that this target has met."""
+        """Return the newest version of a table that this target has received."""
         return max((s for (number, _), s in self.schemas.items() if number == table_id), key=lambda s: s.version)
 
     def dependants(self, table_id: int) -> list[str]:
-        """Return the tables whose foreign keys lead to this one."""
+        """Return the tables whose foreign keys refer to this one."""
         me = self.newest(table_id)
         others = [self.newest(other) for other in self.tables if other != table_id]
         return sorted(
@@ -120,14 +120,14 @@ class Catalogue:
         )
 
     def sql(self, target: PostgresTarget, table_id: int, version: int) -> RowSql:
-        """Return the statements for a table version; asked for every section, hence kept."""
+        """Return the statements for a table version; cached, because every section needs them."""
         key = (table_id, version)
         if key not in self._sql:
             self._sql[key] = RowSql(target.place(self.schema(table_id, version)), target.group)
         return self._sql[key]
 
     def predicate(self, table_id: int, version: int) -> Predicate | None:
-        """Return which rows of a table version the target gets, None = all. Raises PredicateRefused."""
+        """Return the predicate of a table version; None = the target gets all rows. Raises PredicateRefused."""
         text = self.tables[table_id].predicate
         if not text:
             return None
@@ -137,14 +137,14 @@ class Catalogue:
         return self._predicates[key]
 
     def layout(self, table_id: int, version: int) -> Layout:
-        """Return how a table version's rows are laid out."""
+        """Return the row layout of a table version."""
         return Layout.of(self.schema(table_id, version))
 
 
 def standing_of(
     tables: Iterable[TableState], *, paused: bool, quarantined: Mapping[int, int], resyncing: Container[int]
 ) -> AdapterCondition:
-    """Return how a target's tables stand."""
+    """Return the condition of a target's tables."""
     return AdapterCondition.of(
         (
             TableCondition(
@@ -169,7 +169,7 @@ def shown_state(found: TableState, *, resyncing: bool) -> str:
 
 
 def read(target: PostgresTarget, session: Session) -> Catalogue:
-    """Read VENUS's own tables, consistently."""
+    """Read VENUS's own tables in one snapshot."""
     session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         position = target.position(session)

@@ -1,7 +1,7 @@
-"""How a command of an operator is carried out: one transaction at the target, with the apply loop outside.
+"""Execution of an operator's command: one transaction at the target that excludes the apply loop.
 
-It takes the applied row first, so it never meets the loop in the middle of a cut, and raises `control`, so that the
-loop reads the states again before its next transaction. Works whether a loop is running or not.
+The command locks the row of the applied offset first, so it never runs in the middle of a cut. It increments `control`,
+so that the loop reads the states again before its next transaction. It works whether a loop is running or not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from venus.errors import Refused
 
 @contextmanager
 def one_session(target: PostgresTarget) -> Iterator[Session]:
-    """Open a session for one command; an open transaction is abandoned at the end."""
+    """Open a session for one command; roll back an open transaction at the end."""
     session = target.connect("control")
     try:
         yield session
@@ -30,7 +30,7 @@ def one_session(target: PostgresTarget) -> Iterator[Session]:
 
 @contextmanager
 def command(target: PostgresTarget, *, writes_rows: bool = False) -> Iterator[tuple[Session, Position]]:
-    """One transaction, with the loop outside; who writes rows does so with foreign keys and triggers off, if he may."""
+    """Open a transaction that excludes the loop. `writes_rows` disables foreign keys and triggers if the role may."""
     with one_session(target) as session:
         if not target.installed(session):
             raise target.not_loaded
@@ -48,7 +48,7 @@ def command(target: PostgresTarget, *, writes_rows: bool = False) -> Iterator[tu
 
 
 def matching(target: PostgresTarget, session: Session, patterns: Sequence[str]) -> list[TableState]:
-    """Return the tables that the patterns name, by source name, target name or bare name."""
+    """Return the tables that match the patterns, by source name, target name or bare name."""
     states = target.tables(session)
     found = [t for t in states if any(_named(t, pattern) for pattern in patterns)]
     for pattern in patterns:

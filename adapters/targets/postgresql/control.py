@@ -1,4 +1,4 @@
-"""What an operator does to a target: look, pause, resume, resync, decide about the quarantine (features 2.16, 2.18)."""
+"""Operators' commands for a target: status, pause, resume, resync, comparisons (features 2.16, 2.18)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A target in one picture."""
+    """Everything that `status` shows of a target."""
 
     target: str
     group: str
@@ -70,20 +70,20 @@ class Progress:
     unaccounted: int = 0
     #: Tables that are being made equal to the full data.
     resyncing: tuple[str, ...] = ()
-    #: Since when the target is the application's own.
+    #: The cut-over of the target; None = it follows.
     cut_over: Mark | None = None
-    #: Which rows each table shall get by the configuration, by its name at the source; empty = every row.
+    #: The configured predicate of each table by its name at the source; empty = every row.
     wanted: dict[str, str] = field(default_factory=dict)
-    #: What waits for a lock that somebody else holds.
+    #: Tables whose changes wait for a lock of another session.
     waiting: tuple[TableCondition, ...] = ()
-    #: When this was, by the target's own clock.
+    #: The time of this snapshot by the target's own clock.
     now_us: int
-    #: Which indexes, checks and foreign keys are not the source's by now, by the table's name there.
+    #: Indexes, checks and foreign keys that differ from the source's, by the table's name there.
     differing: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def progress(settings: Settings, name: str) -> Progress:
-    """Say how far a target is; works before it was loaded, too."""
+    """Read the progress of a target; works before it was loaded, too."""
     target = PostgresTarget(settings, name)
     with one_session(target) as session:
         found = progress_of(target, session)
@@ -96,7 +96,7 @@ def progress(settings: Settings, name: str) -> Progress:
 
 
 def progress_of(target: PostgresTarget, session: Session) -> Progress:
-    """Say the same in a session that goes on; nothing of it is changed, so that `constraints` is not known."""
+    """Read the progress in an existing session, without a change to it; `constraints` therefore stays empty."""
     installed = target.installed(session)
     tables = tuple(target.tables(session)) if installed else ()
     sweeps = target.own_rows(session, "sweeps") if installed else []
@@ -123,7 +123,7 @@ def table_states(settings: Settings, name: str) -> list[TableState]:
 
 
 def pause(settings: Settings, name: str, tables: Sequence[str] = (), *, reason: str = "") -> list[TableState]:
-    """Stop applying to these tables (patterns), or to the whole target; nothing is lost, the backlog grows."""
+    """Stop applying to these tables (patterns) or to the whole target; no change is lost, the backlog grows."""
     target = PostgresTarget(settings, name)
     with command(target) as (session, position):
         if not tables:
@@ -138,7 +138,7 @@ def pause(settings: Settings, name: str, tables: Sequence[str] = (), *, reason: 
 
 
 def resume(settings: Settings, name: str, tables: Sequence[str] = ()) -> list[TableState]:
-    """Go on: the backlog of each table is read again in order, then it joins the stream."""
+    """Continue: each table reads its backlog in order, then it joins the stream."""
     target = PostgresTarget(settings, name)
     with command(target) as (session, _):
         if not tables:
@@ -151,7 +151,7 @@ def resume(settings: Settings, name: str, tables: Sequence[str] = ()) -> list[Ta
 
 
 def record_comparison(settings: Settings, name: str, compared: Comparison) -> None:
-    """Keep what `venus verify` has found. A target of an older VENUS has no place for it."""
+    """Store the outcome of `venus verify`, unless an older VENUS has installed the target."""
     target = PostgresTarget(settings, name)
     with one_session(target) as session:
         if target.installed(session) and target.own_rows(session, "is_newest")[0][0]:
@@ -160,14 +160,14 @@ def record_comparison(settings: Settings, name: str, compared: Comparison) -> No
 
 
 def row_counts(settings: Settings, name: str) -> dict[int, int]:
-    """Return about how many rows each table of a target has, by number."""
+    """Return the approximate row count of each table of a target, by number."""
     target = PostgresTarget(settings, name)
     with one_session(target) as session:
         return target.row_counts(session) if target.installed(session) else {}
 
 
 def resync(settings: Settings, name: str, table: str) -> list[TableState]:
-    """Ask for these tables (a pattern) to be made equal to the broker's full data while others stream."""
+    """Request that these tables (a pattern) be made equal to the broker's full data while others stream."""
     target = PostgresTarget(settings, name)
     with command(target) as (session, _):
         found = matching(target, session, [table])
@@ -180,7 +180,7 @@ def resync(settings: Settings, name: str, table: str) -> list[TableState]:
 
 
 def view(found: Progress) -> TargetView:
-    """Return what VENUS's own tables at the target say."""
+    """Return the progress of a target as the view of every target."""
     position = found.position
     if position is None:
         return TargetView(name=found.target, group=found.group, place=found.place, constraints=found.constraints)
@@ -223,7 +223,7 @@ def _loaded(found: Progress, position: Position) -> TargetView:
 def table(
     found: TableState, *, resyncing: bool = False, wanted: str | None = None, differs: tuple[str, ...] = ()
 ) -> TargetTable:
-    """Return one table of them; `wanted` = which rows it shall get by the configuration, None = as it does."""
+    """Return the view of one table. `wanted` is its configured predicate; None means the one in force."""
     configured = None if wanted is None or same(found.predicate, wanted, ()) else wanted
     return TargetTable(
         table_id=found.table_id,
@@ -245,7 +245,7 @@ def table(
 
 
 def committed_at_cut(mark: Mark | None) -> dict[int, int]:
-    """Return how many changes of each table the broker had committed when the target was cut over."""
+    """Return the number of changes of each table that the broker had committed at the cut-over."""
     return {int(t): int(n) for t, n in mark.certificate["committed_changes"].items()} if mark else {}
 
 

@@ -1,6 +1,6 @@
-"""Whether a target was cut over: then it is the application's own, and VENUS must not write there (VENUS 3.4).
+"""The mark of a target that was cut over: it belongs to the application, and VENUS must not write there (VENUS 3.4).
 
-The mark and `paused` are set in one transaction with the applied offset held, so no change is half on either side.
+One transaction sets the mark and `paused` while it locks the applied offset, so no cut is applied in part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused
 
-#: The other state is CUT: marked, and foreign keys and the like are being put in force.
+#: The other state is CUT: the target is marked, and its constraints are being enabled.
 _DONE = "DONE"
 
 
@@ -24,7 +24,7 @@ def sql(name: str, **names: str) -> str:
 
 
 def read(target: PostgresTarget, session: Session) -> Mark | None:
-    """Return the mark of this target, None if it was not cut over."""
+    """Read the mark of this target; None if it was not cut over."""
     found = session.row(sql("installed"))
     row = session.row(sql("mark"), {"group": target.group}) if found and found[0] else None
     if row is None:
@@ -37,15 +37,15 @@ def read(target: PostgresTarget, session: Session) -> Mark | None:
 
 
 def moment(mark: Mark | None) -> str:
-    """Return when a target was cut over, as people read it; empty = it was not."""
+    """Return the time of a cut-over as text; empty if there was none."""
     return f"{mark.marked_at:%Y-%m-%d %H:%M:%S} UTC" if mark is not None else ""
 
 
 def refuse_if_cut_over(target: PostgresTarget, session: Session) -> None:
-    """Raise Refused if the application writes here: what VENUS would do could undo its work."""
+    """Raise Refused if the target belongs to the application: VENUS could overwrite its rows."""
     mark = read(target, session)
     if mark is not None:
         raise Refused(
             f"target {target.name} was cut over at {moment(mark)}: it is the application's own",
-            hint=f"`venus cutover --target {target.name} --undo` takes that back, as long as nobody has written there",
+            hint=f"`venus cutover --target {target.name} --undo` takes that back, unless rows were written there since",
         )

@@ -1,4 +1,4 @@
--- The cut-over of a target: what it asks and what it changes. {own} is the schema of VENUS's own tables.
+-- Queries and statements of a target's cut-over. {own} is the schema of VENUS's own tables.
 
 -- installed --
 SELECT to_regclass('{own}.cutover') IS NOT NULL
@@ -24,7 +24,7 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 COPY (SELECT {columns} FROM {table}) TO STDOUT
 
 -- create_speller --
--- Of the same column types and without any constraint: the target writes values as it would store them.
+-- A table with the same column types and without constraints: the target writes values as it would store them.
 CREATE TEMPORARY TABLE {speller} AS SELECT {columns} FROM {table} WITH NO DATA
 
 -- empty_speller --
@@ -34,7 +34,7 @@ TRUNCATE {speller}
 DROP TABLE {speller}
 
 -- foreign_keys --
--- Of these tables, as they are now. a no action, r restrict, c cascade, n set null, d set default.
+-- The current foreign keys of these tables.
 SELECT f.conname, cn.nspname, c.relname, pn.nspname, p.relname,
        array(SELECT a.attname::text FROM unnest(f.conkey) WITH ORDINALITY k (attnum, n)
                JOIN pg_attribute a ON a.attrelid = f.conrelid AND a.attnum = k.attnum ORDER BY k.n),
@@ -49,7 +49,7 @@ SELECT f.conname, cn.nspname, c.relname, pn.nspname, p.relname,
  ORDER BY cn.nspname, c.relname, f.conname
 
 -- orphans --
--- Rows that refer to nothing. VALID says nothing about them: VENUS applies with foreign keys switched off.
+-- Rows that refer to no parent. A VALID constraint proves nothing, because VENUS applies with foreign keys disabled.
 SELECT count(*), min(ROW({child_columns})::text)
   FROM {child} c
  WHERE {all_set} AND NOT EXISTS (SELECT FROM {parent} p WHERE {match})

@@ -1,7 +1,6 @@
-"""A PostgreSQL target and VENUS's own tables in it: how far it is, and each table's state (VENUS 3.4).
+"""A PostgreSQL target and VENUS's own tables in it: its position, and the state of each table (VENUS 3.4).
 
-Everything here is read and written with the caller's session and transaction, because progress must change together
-with the rows.
+All reads and writes use the caller's session and transaction, because progress must change together with the rows.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from venus.wire import change_pb2
 
 # States of a table at a target.
 ACTIVE = "ACTIVE"  # follows the stream
-PAUSED = "PAUSED"  # an operator's wish
+PAUSED = "PAUSED"  # an operator has paused it
 HALTED = "HALTED"  # the target refused a row
 LOADING = "LOADING"  # the full load is not done
-CATCHUP = "CATCHUP"  # re-reads from held_from, joins the stream when it is there
+CATCHUP = "CATCHUP"  # reads again from held_from, then joins the stream
 
 # Purposes of recording touched keys.
 SWEEP = "sweep"
 RESYNC = "resync"
-#: No recording: how many changes were unaccounted for when a resync of all tables was asked for (table 0).
+#: Not a recording: how many changes were unaccounted for at the request of a resync of all tables (table 0).
 ACCOUNT = "account"
 
 
@@ -56,15 +55,15 @@ class Position:
     applied_at: datetime | None = None
     heartbeat_at: datetime | None = None
     note: str = ""
-    #: What the last `venus verify` has found, as text (venus/adapter_figures.py).
+    #: The outcome of the last `venus verify`, as text (venus/adapter_figures.py).
     compared: str | None = None
-    #: Which rows the broker set has that was read; None = it has not said.
+    #: Rows identity of the broker set that was read; None = unknown.
     rows: RowsIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What the target knows of one table. `held_from` = the first offset not applied to it, None if it follows."""
+    """State of one table. `held_from` is the first offset that is not applied to it; None if it follows."""
 
     table_id: int
     schema_version: int
@@ -82,15 +81,15 @@ class TableState:
     created: bool
     #: Which rows it gets; empty = every row.
     predicate: str = ""
-    #: What that was before, until the rows have become what `predicate` says.
+    #: The previous predicate, until the rows agree with `predicate`.
     predicate_before: str | None = None
-    #: By the last change of it.
+    #: Rows added and removed by the last change of the predicate.
     rows_brought: int = 0
     rows_removed: int = 0
 
 
 class PostgresTarget(Configured):
-    """Target `name` of the configuration."""
+    """A PostgreSQL database that is target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name)
@@ -102,8 +101,8 @@ class PostgresTarget(Configured):
 
     def install(self) -> list[str]:
         """Create or upgrade VENUS's own tables; return the statements run."""
-        self.connect("check").close()  # its errors are sorted; SQLAlchemy's are not
-        # SQLAlchemy's own choice for a plain postgresql:// is another driver.
+        self.connect("check").close()  # it raises VENUS's own errors, SQLAlchemy does not
+        # SQLAlchemy would choose another driver for a plain postgresql:// URL.
         url = sa.make_url(self.url).set(drivername="postgresql+psycopg2")
         engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
         try:
@@ -112,12 +111,12 @@ class PostgresTarget(Configured):
             engine.dispose()
 
     def installed(self, session: Session) -> bool:
-        """Whether VENUS's own tables are there."""
+        """Return whether VENUS's own tables exist."""
         found = session.row("SELECT to_regclass(%s) IS NOT NULL", [f"{OWN_SCHEMA}.applied"])
         return bool(found and found[0])
 
     def place(self, schema: TableSchema) -> Placed:
-        """Say where a table is."""
+        """Return the place of a table at this target."""
         return place(schema, self.settings, self.name)
 
     # -- own tables ------------------------------------------------------------------------------------------------
@@ -131,13 +130,13 @@ class PostgresTarget(Configured):
         return session.rows(self.sql(name), {"group": self.group} | params)
 
     def own_text(self, session: Session, name: str, /, **params: Any) -> str:
-        """Return a statement of own.sql with its values in place, to be sent along with others."""
+        """Return a statement of own.sql with its values filled in, to send it together with others."""
         return session.literal(self.sql(name), {"group": self.group, "business": self.business} | params)
 
     def own_prepared(self, session: Session, name: str, *numbers: int | Sequence[int] | None) -> str:
-        """Return a call of what own.sql prepares under a name, with its numbers in place, to be sent with others.
+        """Return an EXECUTE of a prepared statement of own.sql with its numbers, to send it together with others.
 
-        Several numbers together are an array. Sends the PREPARE first, once in a session.
+        A sequence of numbers becomes an array. The first call in a session sends the PREPARE.
         """
         if name not in session.prepared:
             session.run(self.own_text(session, f"prepare_{name}"))
@@ -151,16 +150,16 @@ class PostgresTarget(Configured):
         return statement("own", name, own=OWN_SCHEMA)
 
     def lock(self, session: Session) -> bool:
-        """Take this target for one process; the lock goes with the session."""
+        """Try to lock this target for one process; the lock ends with the session."""
         return bool(self.own_rows(session, "try_lock")[0][0])
 
     def require_lock(self, session: Session) -> None:
-        """Take it or refuse."""
+        """Lock this target. Raises Refused if another process holds the lock."""
         if not self.lock(session):
             raise self.at_work
 
     def position(self, session: Session) -> Position | None:
-        """Return how far the target is; None = never loaded."""
+        """Read the position of the target; None = never loaded."""
         rows = self.own_rows(session, "position")
         if not rows:
             return None
@@ -170,30 +169,30 @@ class PostgresTarget(Configured):
         return Position(**dict(zip(names + moments, found, strict=True)), rows=rows_from_text(identity))
 
     def rows_text(self, session: Session, rows: RowsIdentity | None) -> str:
-        """Return the statement that keeps which rows a broker set has."""
+        """Return the statement that stores the rows identity of a broker set."""
         return self.own_text(session, "set_rows", rows=rows_to_text(rows))
 
     def tables(self, session: Session, table_id: int | None = None) -> list[TableState]:
-        """Return the state of every table, or of one; none if it is not known."""
+        """Read the state of every table, or of one; empty if that table is unknown."""
         names = TableState.__slots__
         rows = self.own_rows(session, "tables", table_id=table_id)
         return [TableState(**dict(zip(names, row, strict=True))) for row in rows]
 
     def row_counts(self, session: Session) -> dict[int, int]:
-        """Return about how many rows each table has, by number, as the server's statistics say."""
+        """Read the approximate row count of each table, by number, from the server's statistics."""
         return dict(self.own_rows(session, "row_counts"))
 
     def unaccounted(self, session: Session) -> int | None:
-        """Return how many changes below the applied offset nobody knows what became of; None = never loaded."""
+        """Return the number of changes below the applied offset that are unaccounted for; None = never loaded."""
         rows = self.own_rows(session, "unaccounted")
         return int(rows[0][0]) if rows else None
 
     def schemas(self, session: Session) -> list[TableSchema]:
-        """Return every table version that this target has met."""
+        """Read every table version that this target has received."""
         return self._schemas(session, "schemas")
 
     def changed_schemas(self, session: Session) -> list[TableSchema]:
-        """Return every version of the tables that have met more than one."""
+        """Read every version of the tables with more than one version."""
         return self._schemas(session, "changed_schemas")
 
     def _schemas(self, session: Session, query: str) -> list[TableSchema]:
@@ -203,14 +202,14 @@ class PostgresTarget(Configured):
         ]
 
     def put_schema(self, session: Session, schema: TableSchema) -> None:
-        """Keep a table version: a batch names it only once."""
+        """Store a table version, because a batch describes it only once."""
         wire = schemas_codec.to_wire(schema).SerializeToString()
         self.own(session, "put_schema", table_id=schema.table_id, version=schema.version, wire=wire)
 
     def put_table(
         self, session: Session, placed: Placed, state: str, offset: int, *, created: bool, predicate: str = ""
     ) -> None:
-        """Register a table, its counters at zero."""
+        """Register a table with its counters at zero."""
         self.own(
             session, "put_table", table_id=placed.schema.table_id, version=placed.schema.version,
             namespace=placed.namespace, name=placed.name, source_name=placed.schema.qualified, state=state,
@@ -225,12 +224,12 @@ class PostgresTarget(Configured):
 
 
 def rows_to_text(rows: RowsIdentity | None) -> str | None:
-    """Return what is kept beside the position."""
+    """Return a rows identity as the text that is stored with the position."""
     return json.dumps(rows_identity.encode(rows)) if rows is not None else None
 
 
 def rows_from_text(text: str | None) -> RowsIdentity | None:
-    """Read what `rows_to_text` returned."""
+    """Return the rows identity of a stored text."""
     return rows_identity.decode(json.loads(text)) if text is not None else None
 
 

@@ -1,8 +1,8 @@
--- What is at the target already.
+-- Queries of the target's dictionary.
 
 -- columns --
--- A type has its schema in front, unless it is PostgreSQL's own: format_type leaves out a schema that is searched.
--- own: schema and name of an enum or a domain, of an array's elements with [] behind it.
+-- A type gets its schema as a prefix unless it is built in, because format_type omits a schema of the search path.
+-- The last column is the schema and name of an enum or a domain, with [] behind it for an array.
 SELECT a.attname,
     CASE WHEN n.nspname <> 'pg_catalog' AND pg_type_is_visible(t.oid) THEN n.nspname || '.' ELSE '' END
         || format_type(a.atttypid, a.atttypmod),
@@ -27,14 +27,14 @@ SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%(table)s)
 SELECT current_setting('server_encoding'), current_database()::text
 
 -- present --
--- Which of these tables are there, by any kind of relation.
+-- Which of these tables exist, as any kind of relation.
 SELECT t FROM unnest(%(tables)s::text[]) t WHERE to_regclass(t) IS NOT NULL
 
 -- missing_types --
 SELECT t FROM unnest(%(types)s::text[]) t WHERE to_regtype(t) IS NULL
 
 -- may_create --
--- A schema that is there takes tables, one that is not has to be made.
+-- Needs privileges to create tables in an existing schema, or to create the schema.
 SELECT n, s.oid IS NOT NULL,
     CASE WHEN s.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
          ELSE has_schema_privilege(s.oid, 'CREATE') AND has_schema_privilege(s.oid, 'USAGE') END,
@@ -42,7 +42,7 @@ SELECT n, s.oid IS NOT NULL,
 FROM unnest(%(namespaces)s::text[]) n LEFT JOIN pg_namespace s ON s.nspname = n
 
 -- own_type --
--- What it is, its labels in order, its constraints: name and definition.
+-- The kind of the type, its labels in order, and its constraints with name and definition.
 SELECT CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'd' THEN 'domain over ' || replace(CASE WHEN b.typtype IN ('e', 'd')
          THEN n.nspname || '.' || b.typname ELSE format_type(t.typbasetype, t.typtypmod) END, '"', '')
        ELSE 'no enum and no domain' END,
@@ -57,7 +57,7 @@ LEFT JOIN pg_namespace n ON n.oid = b.typnamespace
 WHERE s.nspname = %(namespace)s AND t.typname = %(name)s
 
 -- unique_keys --
--- Only these can tell INSERT .. ON CONFLICT which row is meant.
+-- Only these can identify the row of INSERT .. ON CONFLICT.
 SELECT array(SELECT a.attname FROM unnest(i.indkey::int[]) WITH ORDINALITY k(attnum, n)
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
              WHERE k.n <= i.indnkeyatts ORDER BY k.n)::text[]
@@ -66,8 +66,8 @@ WHERE i.indrelid = to_regclass(%(table)s) AND i.indisunique AND i.indimmediate A
     AND i.indpred IS NULL AND i.indexprs IS NULL
 
 -- besides --
--- The indexes, checks and foreign keys of a table, each with its definition but for what it stands on; and which of
--- its columns are NOT NULL.
+-- The indexes, checks and foreign keys of a table, each with its definition without the table's name; and its columns
+-- that are NOT NULL.
 -- A temporary table's schema is pg_temp or pg_temp_N in what PostgreSQL spells, depending on its version.
 SELECT 'i', i.relname::text, CASE WHEN x.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || substr(
     regexp_replace(substr(pg_get_indexdef(x.indexrelid), length(concat(
@@ -106,7 +106,7 @@ DO $venus$ BEGIN
 END $venus$
 
 -- taken --
--- The names of relations in these schemas, but for these tables and their indexes.
+-- The names of relations in these schemas, except these tables and their indexes.
 SELECT n.nspname::text, c.relname::text FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_index x ON x.indexrelid = c.oid
@@ -117,7 +117,7 @@ WHERE n.nspname = ANY (%(namespaces)s) AND coalesce(x.indrelid, c.oid) <> ALL (
 SELECT conname::text FROM pg_constraint WHERE conrelid = to_regclass(%(table)s) AND contype = 'p'
 
 -- referring --
--- Foreign keys that stand on the primary key of a table.
+-- Foreign keys that refer to the primary key of a table.
 SELECT r.conrelid::regclass::text, r.conname::text
 FROM pg_constraint r JOIN pg_constraint p ON p.conindid = r.conindid AND p.contype = 'p'
 WHERE r.contype = 'f' AND r.conparentid = 0 AND r.confrelid = to_regclass(%(table)s)
@@ -131,8 +131,8 @@ SELECT EXISTS (SELECT FROM {table})
 SELECT count(*) FROM {table}
 
 -- acting_foreign_keys --
--- What would act or be checked row by row if the role may not switch foreign keys off while VENUS applies. A table that
--- somebody has dropped is no reason to fail: it halts alone.
+-- Foreign keys that would act, or be checked row by row, if the role may not disable them while VENUS applies. A
+-- dropped table is ignored here, because it halts alone.
 SELECT r.conrelid::regclass::text, r.conname, r.confdeltype <> 'a' OR r.confupdtype <> 'a', r.condeferrable
 FROM pg_constraint r
 WHERE r.contype = 'f' AND r.confrelid IN (SELECT to_regclass(t) FROM unnest(%(tables)s::text[]) t)
@@ -145,8 +145,8 @@ SELECT n.nspname, c.relname FROM pg_constraint r JOIN pg_class c ON c.oid = r.co
 WHERE r.conrelid = to_regclass(%(table)s) AND r.conname = %(constraint)s
 
 -- deferred --
--- What may act at the COMMIT of a transaction that has written to these tables, in their order: constraints and
--- constraint triggers of theirs, and foreign keys of others to them.
+-- Whatever may act at the COMMIT of a transaction that has written to these tables, in their order: their constraints
+-- and constraint triggers, and foreign keys of other tables to them.
 SELECT t.name, quote_ident(n.nspname) || '.' || quote_ident(r.conname)
 FROM unnest(%(tables)s::text[]) WITH ORDINALITY t (name, place)
 JOIN pg_constraint r ON r.condeferrable AND to_regclass(t.name) IN (r.conrelid, r.confrelid)
@@ -157,7 +157,7 @@ ORDER BY t.place, r.contype, r.conname
 SET session_replication_role = replica
 
 -- set_sequence --
--- As far as a counter goes: a wider column may hold more than that.
+-- Limited to the range of a sequence, because a wider column may hold larger numbers.
 SELECT setval(pg_get_serial_sequence(%(table)s, %(column)s),
               LEAST(GREATEST((SELECT max({column}) FROM {table}), 0) + 1, 9223372036854775807)::bigint, false)
 WHERE pg_get_serial_sequence(%(table)s, %(column)s) IS NOT NULL

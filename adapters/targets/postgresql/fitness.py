@@ -1,6 +1,6 @@
-"""What would keep tables from being made at a target, asked before any row is read (VENUS 3.4). Reads only.
+"""Checks whether a target can have its tables, before any row is read (VENUS 3.4). Reads only.
 
-A load finds the same when it makes the tables, but that may be hours later: behind the first fill.
+A load would find the same obstacles when it creates the tables, but that may be hours later, after the first fill.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from venus.model import Finding, TableSchema
 
 
 def obstacles(target: PostgresTarget, session: Session, schemas: Iterable[TableSchema]) -> list[Obstacle]:
-    """Return everything that keeps these tables from being made or taken. Raises Refused if names collide."""
+    """Return all obstacles to creating these tables or using existing ones. Raises Refused if names collide."""
     placed = place_all(schemas, target.settings, target.name)
     own = {(t.namespace, t.name) for t in target.tables(session)} if target.installed(session) else set()
     others = [one for one in placed if (one.namespace, one.name) not in own]
@@ -36,7 +36,7 @@ def obstacles(target: PostgresTarget, session: Session, schemas: Iterable[TableS
 
 
 def check(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
-    """Say whether the database can be reached and can have these tables; being away is a finding, not an error."""
+    """Check that the database is reachable and can have these tables; being unreachable is a finding, not an error."""
     where = f"target {target.name}"
     names = [*_predicates(target, schemas), *_names_at(target, schemas)]
     try:
@@ -53,17 +53,17 @@ def check(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Findin
 
 
 def _encoding(session: Session, where: str) -> Iterator[Finding]:
-    """Say that some characters have no place in this database: it refuses rows which have them."""
+    """Yield a finding if the database's encoding lacks characters: it refuses rows with them."""
     ((encoding, database),) = session.rows(statement("dictionary", "encoding"))
-    if encoding not in ("UTF8", "SQL_ASCII"):  # the latter takes whatever it gets
+    if encoding not in ("UTF8", "SQL_ASCII"):  # SQL_ASCII accepts any bytes
         yield Finding(
             where=where, message=f"encoding is {encoding}: rows with characters that it lacks are refused",
-            remedy=f"make {quoted(database)} with ENCODING 'UTF8', or carry on if the source has no such characters",
+            remedy=f"create {quoted(database)} with ENCODING 'UTF8', or continue if the source has no such characters",
         )  # fmt: skip
 
 
 def _predicates(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
-    """Say which predicate does not fit its table."""
+    """Return a finding for each predicate, or one for the predicate that does not fit its table."""
     try:
         found = checked(target.config.where, schemas, target.name)
     except ConfigError as error:
@@ -76,7 +76,7 @@ def _predicates(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[
 
 
 def _names_at(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
-    """Say which names a target cannot have, and which it gets shortened."""
+    """Return a finding for each name that the target cannot have, and for each that it shortens."""
     where = f"target {target.name}"
     try:
         placed = place_all(schemas, target.settings, target.name)
@@ -91,7 +91,7 @@ def _names_at(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Fi
 
 
 def refuse_unfit(target: PostgresTarget, schemas: Iterable[TableSchema]) -> None:
-    """Raise Refused with a line for everything that would keep a load from making its tables, ConfigError likewise."""
+    """Raise Refused with one line for each obstacle to a load, or ConfigError for an unfit predicate."""
     schemas = list(schemas)
     checked(target.config.where, schemas, target.name)
     session = target.connect("check")
@@ -100,7 +100,7 @@ def refuse_unfit(target: PostgresTarget, schemas: Iterable[TableSchema]) -> None
     finally:
         session.close()
     if found:
-        raise Refused("\n".join(o.line for o in found), hint="`venus check` lists the same; no row was read")
+        raise Refused("\n".join(o.line for o in found), hint="`venus check` lists the same obstacles; no row was read")
 
 
 # -- types ---------------------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def _privileges(session: Session, placed: Sequence[Placed], target: str) -> Iter
         what = f"SCHEMA {quoted(name)}" if exists else f"DATABASE {quoted(database)}"
         yield Obstacle(
             where=f"target {target}",
-            message=f"lets role {role} make nothing in schema {name}"
+            message=f"does not let role {role} create tables in schema {name}"
             if exists
-            else f"lets {role} not make schema {name}",
+            else f"does not let role {role} create schema {name}",
             remedy=f"GRANT {'USAGE, ' if exists else ''}CREATE ON {what} TO {quoted(role)};",
         )

@@ -1,8 +1,8 @@
--- Tables that inherit from others at a target, as people have made them do; VENUS only parts them.
+-- Tables that inherit from others at a target. Operators create the inheritance; VENUS only removes it.
 
 -- part --
--- Heirs that have left at the source would show rows here that a query there does not see any more; and what is done
--- to a table's columns would be done to its heirs', which follow by versions of their own.
+-- A child table that no longer inherits at the source would add rows to queries of its parent here. A change of the
+-- parent's columns would also change those of its children, which follow by their own versions.
 DO $venus$
 DECLARE heir regclass;
 BEGIN

@@ -1,7 +1,7 @@
--- Blocks about a full load that is going on; {own} is VENUS's own schema.
+-- Queries about a running full load; {own} is VENUS's own schema.
 
 -- progress --
--- Rows of committed splits, how many splits that are, and the rows that each COPY under way has taken so far.
+-- The rows of committed splits, the number of these splits, and the rows that every running COPY has taken so far.
 SELECT coalesce(sum(m.rows + m.parked), 0)::bigint, count(*), (
     SELECT coalesce(sum(p.tuples_processed), 0)::bigint
     FROM pg_stat_progress_copy p JOIN pg_stat_activity a ON a.pid = p.pid

@@ -1,9 +1,9 @@
-"""Where a source table goes at a PostgreSQL target, and how it is called there. Pure (VENUS 3.4).
+"""Places and names of source tables at a PostgreSQL target. Pure (VENUS 3.4).
 
-By `[targets.X] names`: "auto" keeps names as the source has them, except that a dictionary which stores unquoted
-names in upper case (Oracle) is folded to lower case, because nobody wants to quote every name at the target; "lower"
-folds every name, "keep" none. A name that PostgreSQL would cut off is shortened, always in the same way, and people are
-told. Two tables or columns that would become one are refused: a silent change of name is a lost table.
+`[targets.X] names` decides. "auto" keeps the source's names, but folds those of a dictionary that stores unquoted names
+in upper case (Oracle) to lower case, so that they need no quotes at the target. "lower" folds every name, "keep" none.
+A name that PostgreSQL would truncate is shortened, always in the same way, and `venus check` lists it. Two tables or
+columns with the same resulting name are refused, because one of them would be lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from venus.config import Settings
 
 NAME_BYTES_MAX = 63
-#: What SQLite calls its only schema.
+#: Replaces the name of SQLite's only schema.
 _DEFAULT_NAMESPACES = {"main": "public"}
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 OWN_SCHEMA = "venus"
@@ -31,7 +31,7 @@ _CONSTANT, _NAME = r"'(?:[^']|'')*'", r'"(?:[^"]|"")*"'
 
 
 def quoted(name: str) -> str:
-    """Quote an identifier; always, so that no list of reserved words is needed."""
+    """Quote an identifier, even if it needs no quotes, so that no list of reserved words is needed."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -49,46 +49,46 @@ class Placed:
     name: str
     #: The target's rule for names.
     names: str = "auto"
-    #: The one schema that takes everything, if there is one.
+    #: The configured schema of all tables; empty = each has its own.
     schema_of_all: str = ""
 
     def fold(self, name: str) -> str:
-        """Return how a name of the source is written here, not quoted."""
+        """Return the name at the target of a name of the source, without quotes."""
         return fitted(folded(name, self.schema.source_dialect, self.names))
 
     def beside(self, other: TableSchema) -> Placed:
-        """Return where another table of the same source goes."""
+        """Return the place of another table of the same source."""
         namespace = self.schema_of_all or placed_namespace(other.namespace, other.source_dialect, self.names)
         name = fitted(folded(other.name, other.source_dialect, self.names))
         return replace(self, schema=other, namespace=namespace, name=name)
 
     @property
     def sql(self) -> str:
-        """The table, ready for a statement."""
+        """The quoted table for a statement."""
         return f"{quoted(self.namespace)}.{quoted(self.name)}"
 
     @property
     def rows_sql(self) -> str:
-        """The table where its rows are read or removed: never with those of heirs, which are tables of their own."""
+        """The quoted table for reading or deleting rows, without the rows of its child tables."""
         return f"ONLY {self.sql}" if self.schema.heirs else self.sql
 
     @property
     def qualified(self) -> str:
-        """The table, for people."""
+        """The table for messages."""
         return f"{self.namespace}.{self.name}"
 
     def type_place(self, own: OwnType) -> tuple[str, str]:
-        """Return schema and name of one of the application's own types here."""
+        """Return schema and name of one of the application's own types at the target."""
         namespace = self.schema_of_all or placed_namespace(own.namespace, self.schema.source_dialect, self.names)
         return namespace, self.fold(own.name)
 
     def type_name(self, own: OwnType) -> str:
-        """Return the type, ready for a statement."""
+        """Return the quoted type for a statement."""
         return ".".join(map(quoted, self.type_place(own)))
 
     @property
     def type_names(self) -> dict[str, str]:
-        """Spelling at the source -> name here, ready for a statement, of the application's own types."""
+        """The quoted names of the application's own types, by their spelling at the source."""
         return {own.spelled: self.type_name(own) for own in self.schema.types}
 
     def column(self, name: str) -> str:
@@ -96,7 +96,7 @@ class Placed:
         return quoted(self.fold(name))
 
     def rewritten(self, expression: str) -> str:
-        """Return an expression with the source's column names, in double quotes there, as they are called here."""
+        """Return an expression with the names at the target in place of the source's quoted column names and casts."""
         known, types = {c.name for c in self.schema.columns}, self.type_names
         casts = [rf'::{re.escape(spelled)}(?![\w"$])' for spelled in types]
 
@@ -111,13 +111,13 @@ class Placed:
 
     @property
     def shortened(self) -> list[tuple[str, str]]:
-        """Return (name at the source, name here) of what PostgreSQL's limit changes."""
+        """Names that PostgreSQL's limit changes: (name at the source, name at the target)."""
         wanted = [self.schema.name, *(c.name for c in self.schema.columns)]
         folds = [(name, folded(name, self.schema.source_dialect, self.names)) for name in wanted]
         return [(name, fitted(fold)) for name, fold in folds if fitted(fold) != fold]
 
     def columns(self, names: Iterable[str]) -> str:
-        """Return a list of columns, ready for a statement."""
+        """Return a list of quoted columns for a statement."""
         return ", ".join(self.column(name) for name in names)
 
     @property
@@ -132,14 +132,14 @@ class Placed:
 
 
 def folded(name: str, dialect: str, names: str = "auto") -> str:
-    """Return how a source name is written at the target, whatever its length."""
+    """Return the name at the target of a source name, before it is shortened."""
     if names == "lower":
         return name.lower()
     return name.lower() if names == "auto" and name == name.upper() and upper_case_names(dialect) else name
 
 
 def fitted(name: str) -> str:
-    """Shorten a name to what PostgreSQL keeps, with a hash in place of what is cut off: the same name every time."""
+    """Shorten a name to PostgreSQL's limit, with a hash in place of the end; the result is always the same."""
     if len(name.encode()) <= NAME_BYTES_MAX:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -147,20 +147,20 @@ def fitted(name: str) -> str:
 
 
 def place(schema: TableSchema, settings: Settings, target: str) -> Placed:
-    """Say where a table goes."""
+    """Return the place of a table at a target."""
     config = settings.targets[target]
     anywhere = Placed(schema=schema, namespace="", name="", names=config.names, schema_of_all=config.schema_)
     return anywhere.beside(schema)
 
 
 def placed_namespace(namespace: str, dialect: str, names: str) -> str:
-    """Return the schema that takes a source's namespace."""
+    """Return the target's schema for a source's namespace."""
     own = fitted(folded(namespace, dialect, names))
     return _DEFAULT_NAMESPACES.get(own, own) or "public"
 
 
 def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -> list[Placed]:
-    """Place all tables but the heartbeat. Raises Refused with a line for each name that cannot be."""
+    """Place all tables except the heartbeat. Raises Refused with a line for each impossible name."""
     placed = [place(schema, settings, target) for schema in schemas if not schema.is_heartbeat]
     problems = [problem for one in placed for problem in _name_problems(one)]
     seen: dict[tuple[str, str], Placed] = {}
@@ -175,7 +175,7 @@ def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -
 
 
 def _type_problems(placed: Iterable[Placed], taken: dict[tuple[str, str], str]) -> list[str]:
-    """Types and tables share a name space; a type that several tables use is one type."""
+    """Return a line for each name that two types, or a type and a table, would share; many tables may use one type."""
     problems = []
     for one in placed:
         for own in one.schema.types:

@@ -1,10 +1,10 @@
--- VENUS's own tables at a target: how far it is, the tables' states, what was refused. {own} is their schema.
+-- VENUS's own tables at a target: its position, the states of tables, refused changes. {own} is their schema.
 
 -- try_lock --
 SELECT pg_try_advisory_lock(hashtextextended(%(group)s, 7654))
 
 -- clock --
--- What is stored by the target's clock is as old as that clock says.
+-- Ages of times that the target's clock has set are measured by the same clock.
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- position --
@@ -14,7 +14,7 @@ SELECT "offset", epoch, last_sequence, control, paused, captured_at, committed_a
 FROM {own}.applied a WHERE group_name = %(group)s
 
 -- hold_position --
--- First statement of every larger transaction: nobody else moves the offset or changes a state until it ends.
+-- First statement of every larger transaction: no other one moves the offset or changes a state until it ends.
 SELECT "offset", control FROM {own}.applied WHERE group_name = %(group)s FOR UPDATE
 
 -- set_position --
@@ -26,21 +26,21 @@ ON CONFLICT (group_name) DO UPDATE SET "offset" = EXCLUDED."offset", epoch = EXC
     counted_from = EXCLUDED.counted_from, rows_other = 0, rows_repaired = 0, rows_identity = EXCLUDED.rows_identity
 
 -- set_rows --
--- Which rows the broker set has that was read up to the applied offset.
+-- Rows identity of the broker set that was read up to the applied offset.
 UPDATE {own}.applied SET rows_identity = %(rows)s WHERE group_name = %(group)s
 
 -- start_over --
--- To the cut of a snapshot: what lies between is contained in the full data, which every table is made equal to.
+-- Moves to the cut of a snapshot. The full data contains the changes in between, and every table becomes equal to it.
 UPDATE {own}.applied SET rows_repaired = rows_repaired + %(offset)s - "offset", "offset" = %(offset)s, epoch = %(epoch)s,
     last_sequence = %(sequence)s, rows_identity = %(rows)s, control = control + 1 WHERE group_name = %(group)s
 
 -- set_compared --
--- The loop reads it with everything else that a command changes.
+-- Increments control, so that the loop reads the new value.
 UPDATE {own}.applied SET compared = %(compared)s, control = control + 1 WHERE group_name = %(group)s
 
 -- row_counts --
--- About how many rows the target's tables have, by the server's statistics: those of the last ANALYZE times what the
--- table has grown by since, else what the server has counted.
+-- Approximate row counts of the target's tables: the row density at the last ANALYZE times the current size, otherwise
+-- the server's count of live rows.
 SELECT t.table_id, greatest(0, sum(
     CASE WHEN c.relkind = 'p' THEN 0
          WHEN c.reltuples >= 0 AND c.relpages > 0
@@ -61,14 +61,14 @@ SELECT {own}.advance(%(group)s, %(expected)s, %(control)s, %(offset)s, %(epoch)s
     to_timestamp(%(heartbeat_us)s / 1000000.0), %(other)s)
 
 -- prepare_advance --
--- The same, planned once in a session: every small cut executes it.
+-- The same as a prepared statement, because every small cut executes it.
 PREPARE venus_advance (bigint, bigint, bigint, bigint, bigint, bigint, bigint, bigint, bigint) AS
 SELECT {own}.advance(%(group)s, $1, $2, $3, $4, $5,
     to_timestamp($6 / 1000000.0), to_timestamp($7 / 1000000.0), to_timestamp($8 / 1000000.0), $9)
 
 -- unaccounted --
--- Every change below the applied offset has been counted for what became of it, in the transaction that moved the
--- offset; what is left is lost. A table that follows holds nothing back, so what it still held was not met again.
+-- The transaction that moves the applied offset counts the fate of every change below it; a difference means lost
+-- changes. A table that follows holds nothing back, so changes that it still counts as held were lost.
 SELECT a."offset" - a.counted_from - a.rows_other - a.rows_repaired - coalesce((
     SELECT sum(t.rows_applied + t.rows_quarantined + t.rows_skipped
         + CASE WHEN t.state = 'ACTIVE' THEN 0 ELSE t.rows_held END)
@@ -109,7 +109,7 @@ ON CONFLICT (group_name, table_id) DO UPDATE SET schema_version = EXCLUDED.schem
     predicate = EXCLUDED.predicate, predicate_before = NULL, rows_brought = 0, rows_removed = 0
 
 -- set_predicate --
--- What its rows were before is remembered until they have become what it says, also if it changes again meanwhile.
+-- Keeps the first previous predicate until the rows agree with the new one, even if it changes again.
 UPDATE {own}.target_table SET predicate = %(predicate)s, predicate_before = coalesce(predicate_before, %(before)s),
     rows_brought = 0, rows_removed = 0
 WHERE group_name = %(group)s AND table_id = %(table_id)s
@@ -125,14 +125,14 @@ UPDATE {own}.target_table SET rows_applied = rows_applied + %(applied)s,
 WHERE group_name = %(group)s AND table_id = %(table_id)s
 
 -- prepare_count --
--- The same, planned once in a session.
+-- The same as a prepared statement.
 PREPARE venus_count (bigint, bigint, bigint, bigint, bigint) AS
 UPDATE {own}.target_table SET rows_applied = rows_applied + $2, rows_quarantined = rows_quarantined + $3,
     rows_skipped = rows_skipped + $4, rows_held = rows_held + $5
 WHERE group_name = %(group)s AND table_id = $1
 
 -- prepare_count_all --
--- The same of several tables at once: a statement each would cost more than the rows of many.
+-- The same for several tables at once: a statement for each would cost more than the rows of many.
 PREPARE venus_count_all (bigint[], bigint[], bigint[], bigint[], bigint[]) AS
 UPDATE {own}.target_table t SET rows_applied = rows_applied + n.applied,
     rows_quarantined = rows_quarantined + n.quarantined, rows_skipped = rows_skipped + n.skipped,
@@ -146,14 +146,14 @@ VALUES (%(group)s, %(table_id)s, %(offset)s, %(rows)s)
 ON CONFLICT (group_name, table_id, "offset") DO UPDATE SET rows = EXCLUDED.rows
 
 -- count_contained --
--- Held changes before the cut of a resync are contained in the full data; only those behind it still wait.
+-- The full data contains the held changes before the cut of a resync; only those behind it still wait.
 UPDATE {own}.target_table t SET rows_applied = rows_applied + rows_held - n, rows_held = n
 FROM (SELECT coalesce(sum(h.rows), 0) AS n FROM {own}.held h
       WHERE h.group_name = %(group)s AND h.table_id = %(table_id)s AND h."offset" >= %(offset)s) behind
 WHERE t.group_name = %(group)s AND t.table_id = %(table_id)s
 
 -- settle_account --
--- The last table of a resync of all has become equal: what was missing when that was asked for is there now.
+-- After the last table of a resync of all tables, the changes that were missing at its request are no longer missing.
 WITH settled AS (
     DELETE FROM {own}.sweep s WHERE s.group_name = %(group)s AND s.purpose = 'account' AND NOT EXISTS (
         SELECT FROM {own}.sweep r WHERE r.group_name = s.group_name AND r.purpose = 'resync')
@@ -224,7 +224,7 @@ SELECT table_id, record_id, min("offset") FROM {own}.quarantine
 WHERE group_name = %(group)s AND state = 'PARKED' GROUP BY table_id, record_id
 
 -- skipped_changes --
--- Changes that an operator skipped while their table was halted: met again when the table catches up.
+-- Changes that an operator skipped while their table was halted; the catch-up of the table reads them again.
 SELECT q.table_id, q.record_id, q."offset" FROM {own}.quarantine q
 JOIN {own}.target_table t ON t.group_name = q.group_name AND t.table_id = q.table_id
 WHERE q.group_name = %(group)s AND q.state = 'SKIPPED' AND q."offset" >= t.held_from
@@ -238,7 +238,7 @@ ON CONFLICT (group_name, table_id, "offset", record_id) DO UPDATE SET sqlstate =
     message = EXCLUDED.message, state = EXCLUDED.state, decided_at = NULL
 
 -- count_superseded --
--- Changes that waited and are contained in the full data now count as applied.
+-- Waiting changes that the full data contains count as applied.
 UPDATE {own}.target_table t SET rows_applied = rows_applied + n, rows_quarantined = rows_quarantined - n
 FROM (SELECT count(*) AS n FROM {own}.quarantine q WHERE q.group_name = %(group)s AND q.table_id = %(table_id)s
       AND q.state = 'PARKED' AND q."offset" >= 0 AND q."offset" < %(offset)s) waiting
@@ -271,9 +271,9 @@ WHERE group_name = %(group)s AND table_id = %(table_id)s AND state IN ('HALTED',
     AND "offset" < %(offset)s
 
 -- clear_quarantine --
--- Looks at the next changes in the order in which they came, and removes those that were decided long ago: they are
--- kept for people only. Not one that was skipped and that its table meets once more when it catches up. Says how far
--- it looked, nothing at the end, and how many are gone.
+-- Examines the next changes in the order of their arrival and deletes those that were decided long ago, which are kept
+-- for operators only. Keeps a skipped change that the catch-up of its table will read again. Returns the last examined
+-- id (NULL at the end) and the number of deleted changes.
 WITH piece AS (
     SELECT id FROM {own}.quarantine WHERE id > %(after)s ORDER BY id LIMIT %(rows_max)s
 ), gone AS (
@@ -298,7 +298,7 @@ UPDATE {own}.load_job SET state = %(state)s, ended_at = CASE WHEN %(state)s = 'd
 WHERE group_name = %(group)s
 
 -- claim_split --
--- A rival attempt waits here until this one has ended, and then finds nothing to do.
+-- A concurrent attempt waits here until this one has ended, and then has nothing to do.
 INSERT INTO {own}.load_manifest (load_id, split, table_id, attempt)
 VALUES (%(load_id)s, %(split)s, %(table_id)s, %(attempt)s) ON CONFLICT DO NOTHING
 

@@ -1,4 +1,4 @@
-"""The quarantine as operators see it: list, retry, skip (features 2.16, scenario 32)."""
+"""Operators' commands for the quarantine: list, retry, skip (features 2.16, scenario 32)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from venus.model import TableSchema
 
 
 def quarantine_list(settings: Settings, name: str, *, everything: bool = False) -> list[QuarantineRow]:
-    """Return the changes that wait, in order; `everything` = the decided ones as well."""
+    """Return the waiting changes in order; `everything` adds the decided ones."""
     target = PostgresTarget(settings, name)
     with one_session(target) as session:
         if not target.installed(session):
@@ -31,7 +31,7 @@ def quarantine_list(settings: Settings, name: str, *, everything: bool = False) 
 
 
 def quarantine_retry(settings: Settings, name: str, ids: Sequence[int] = (), tables: Sequence[str] = ()) -> RetryReport:
-    """Try again: parked changes at once, key by key in order; a halted table reads its changes again. None = all."""
+    """Retry parked changes now, key by key in order, and let halted tables read their changes again; default: all."""
     target = PostgresTarget(settings, name)
     with command(target, writes_rows=True) as (session, _):
         rows = _chosen(target, session, ids, tables)
@@ -42,11 +42,11 @@ def quarantine_retry(settings: Settings, name: str, ids: Sequence[int] = (), tab
 
 
 def quarantine_skip(settings: Settings, name: str, ids: Sequence[int], *, reason: str) -> RetryReport:
-    """Never apply these changes; counted as skipped. What waited behind them is applied."""
+    """Skip these changes for good and apply those that waited behind them."""
     if not reason.strip():
         raise Refused("a change is only skipped for a reason", hint="give one with --reason")
     if not ids:
-        raise Refused("which change is to be skipped?", hint="venus quarantine list shows their ids")
+        raise Refused("no change to skip was named", hint="venus quarantine list shows their ids")
     target = PostgresTarget(settings, name)
     with command(target, writes_rows=True) as (session, _):
         rows = _chosen(target, session, ids, ())
@@ -62,7 +62,7 @@ def quarantine_skip(settings: Settings, name: str, ids: Sequence[int], *, reason
 
 
 def _settle(target: PostgresTarget, session: Session, rows: list[QuarantineRow], concerned: set[int]) -> RetryReport:
-    """Apply parked changes and let the halted ones of these tables read again."""
+    """Apply parked changes and let the halted tables among these read their changes again."""
     applied, refused = 0, []
     schemas = {(s.table_id, s.version): s for s in target.schemas(session)}
     chains: dict[tuple[int, bytes], list[QuarantineRow]] = {}
@@ -87,7 +87,7 @@ def _settle(target: PostgresTarget, session: Session, rows: list[QuarantineRow],
 
 
 def _apply_key(target: PostgresTarget, session: Session, chain: list[QuarantineRow], schema: TableSchema) -> str:
-    """Apply the net change of one key; return what the target says against it, or nothing."""
+    """Apply the net change of one key; return the target's refusal, or an empty text."""
     last = chain[-1]
     rows = Rows(
         record_ids=Packed.of([last.record_id]),
@@ -103,7 +103,7 @@ def _apply_key(target: PostgresTarget, session: Session, chain: list[QuarantineR
         return f"{last.table} {last.key}: {refusal} ({refusal.sqlstate})"
     session.run("RELEASE SAVEPOINT venus_retry")
     target.own(session, "decide_quarantine", ids=[q.id for q in chain], state="APPLIED", reason="retry")
-    counted = sum(q.offset >= 0 for q in chain)  # rows of the full load were never counted as changes
+    counted = sum(q.offset >= 0 for q in chain)  # rows of the full load do not count as changes
     target.own(session, "count", table_id=last.table_id, applied=counted, quarantined=-counted, skipped=0, held=0)
     return ""
 

@@ -1,7 +1,7 @@
-"""Whether foreign keys and triggers of the target are out of the way while VENUS applies, and how (features 2.11).
+"""Set-up of the session that applies to a target: its lock, and disabled foreign keys and triggers (features 2.11).
 
-The source has executed its triggers and cascades already; their effects arrive as changes of their own. Executed once
-more at the target they would do harm: deleting a parent and inserting it again would take its children along.
+The source has already executed its triggers and cascades, and their effects arrive as separate changes. A second
+execution at the target would do harm: deleting a parent and inserting it again would delete its children.
 """
 
 from __future__ import annotations
@@ -21,27 +21,31 @@ if TYPE_CHECKING:
 REPLICA = "foreign keys and triggers are off while VENUS applies (session_replication_role = replica)"
 DEFERRED = "foreign keys are checked at the end of each transaction (this role may not set session_replication_role)"
 
+#: How long to wait for the server process of a killed predecessor, which holds the lock until it notices.
+LOCK_WAIT_S = 30.0
+_PAUSE_S = 0.1
+
 
 def may_be_replica(session: Session) -> bool:
-    """Switch foreign keys and ordinary triggers off for this session, if its role may; say whether they are."""
+    """Disable foreign keys and ordinary triggers for this session if its role may; return whether they are disabled."""
     try:
         session.run(statement("dictionary", "replica_role"))
     except DatabaseUnavailable:
         raise
-    except VenusError:  # an administrator may have done so, with ALTER ROLE ... SET
+    except VenusError:  # an administrator may have disabled them with ALTER ROLE ... SET
         return session.row("SELECT current_setting('session_replication_role')") == ("replica",)
     return True
 
 
 def referred_to(session: Session, refusal: Refusal) -> tuple[str, str]:
-    """Return schema and name of the table that a violated foreign key refers to; empty if it is no foreign key."""
+    """Return schema and name of the table that a violated foreign key refers to; empty for another constraint."""
     table = ".".join(quoted(part) for part in refusal.table)
     found = session.row(statement("dictionary", "referred_to"), {"table": table, "constraint": refusal.constraint})
     return (found[0], found[1]) if found else ("", "")
 
 
 def refuse_acting_foreign_keys(session: Session, target: PostgresTarget, tables: list[TableState]) -> None:
-    """Without the replica role, a foreign key with an action would change rows a second time."""
+    """Refuse foreign keys with an action, which would change rows a second time without the replica role."""
     names = [f"{quoted(t.namespace)}.{quoted(t.name)}" for t in tables]
     found = session.rows(statement("dictionary", "acting_foreign_keys"), {"tables": names})
     if found:
@@ -52,15 +56,10 @@ def refuse_acting_foreign_keys(session: Session, target: PostgresTarget, tables:
         )
 
 
-#: A killed predecessor's server process may need a moment to notice.
-LOCK_WAIT_S = 30.0
-_PAUSE_S = 0.1
-
-
 def take(target: PostgresTarget, session: Session, stop: threading.Event) -> bool:
-    """Take a target; return whether foreign keys and triggers are off for this session (`replica.py`).
+    """Lock a target for this session; return whether foreign keys and triggers are disabled in it.
 
-    Raises Refused if it was never loaded, or if another process still works on it.
+    Raises Refused if the target was never loaded or another process still works on it.
     """
     if not target.installed(session):
         raise target.not_loaded

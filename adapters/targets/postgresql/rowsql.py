@@ -1,4 +1,7 @@
-"""The statements that change one target table, composed once for a table version (VENUS 3.4, performance.md 6)."""
+"""The statements that change one target table, composed once for a table version (VENUS 3.4, performance.md 6).
+
+Few rows become keyed statements with their values: one round trip and no staging table.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from venus.codec.columns import keys_to_columns, to_columns
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 
-#: One pass over a table costs, a row of it, this part of finding a row by its key.
+#: How many rows a pass over a table reads at the cost of finding one row by its key.
 _ROWS_A_DESCENT = 8
 
 
@@ -55,7 +58,7 @@ class RowSql:
         }
 
     def match(self, left: str, right: str) -> str:
-        """Return the condition that two aliases mean the same row."""
+        """Return the condition that two aliases have the same key."""
         keys = [self.placed.column(k) for k in self.placed.schema.key]
         return " AND ".join(f"{left}.{k} = {right}.{k}" for k in keys)
 
@@ -65,23 +68,23 @@ class RowSql:
 
     @property
     def create_stages(self) -> str:
-        """Create both staging tables unless this session has them."""
+        """Statements that create both staging tables unless this session has them."""
         keys = self.text("create_stage", stage=self.key_stage, columns=self.key)
         return f"{self.text('create_stage')}; {keys}"
 
     @property
     def create_probe(self) -> str:
-        """Create the staging table in which refused rows are looked for."""
+        """Statement that creates the staging table of the search for refused rows."""
         return self.text("create_stage", stage=self.probe)
 
 
 def group_number(group: str) -> int:
-    """Tell the side tables of two consumer groups in one database apart."""
+    """Return a number that distinguishes the side tables of consumer groups in one database."""
     return crc32(group.encode())
 
 
 def keyed_text(session: Session, sql: RowSql, layout: Layout, rows: Rows) -> str:
-    """Return the statements: deletes first, then upserts. Raises Refusal for a value that no statement can hold."""
+    """Return the deletes, then the upserts of rows. Raises Refusal for a value that no statement can contain."""
     parts: list[str] = []
     if rows.is_deleted.any():
         gone = rows.where(rows.is_deleted)

@@ -1,16 +1,21 @@
-"""One connection to a PostgreSQL target. The only file on this side that knows psycopg2.
+"""One connection to a PostgreSQL target. The only module on the target side that uses psycopg2.
 
-The caller writes BEGIN and COMMIT itself, several statements to a string, because a small cut shall cost one round
-trip. Errors are sorted by what to do about them: the server is away (try again later), the target refused a value or
-a row (`Refusal`, with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
+The caller writes BEGIN and COMMIT itself, with several statements in one string, because a small cut has to cost one
+round trip. Errors are classified by the reaction to them: the server is unreachable (try again later), the target
+refused a value or a row (`Refusal` with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
+
+A thread may run one piece of work with the session while the caller prepares the next one.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg2
@@ -30,13 +35,21 @@ from venus.errors import DatabaseUnavailable, TargetError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+
+logger = logging.getLogger(__name__)
+
+Params = Mapping[str, Any] | Sequence[Any] | None
+
+#: SQLSTATE classes of errors about data: 22 values, 23 constraints, 44 views, P0 RAISE in a trigger.
+_DATA_CLASSES = ("22", "23", "44", "P0")
+#: Transient classes and codes: connection, resources, operator intervention, serialisation, deadlock.
+_TRANSIENT = ("08", "53", "57", "58", "40", "55P03", READ_ONLY)
+
+SUPERSEDED = "VE001"
 
 
 class Behind:
-    """Does one piece of work at a time."""
+    """Executor of one piece of work at a time, in its own thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -45,26 +58,26 @@ class Behind:
         self._worker = 0
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin once the piece before it is done. Raises what that one raised, and then begins nothing."""
+        """Start work after the previous piece is done. Raises the error of that piece and then starts nothing."""
         self.settle()
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, self._name, initializer=self._begun)
         self._job = self._executor.submit(work)
 
     def settle(self) -> None:
-        """Wait until nothing is under way, and raise what the last piece raised; the piece itself need not wait."""
+        """Wait for the last piece and raise its error; a call from within the piece returns immediately."""
         if self._job is None or threading.get_ident() == self._worker:
             return
         job, self._job = self._job, None
         job.result()
 
     def drop(self) -> None:
-        """Wait until nothing is under way, whatever comes of it."""
+        """Wait for the last piece and ignore its error."""
         with suppress(Exception):
             self.settle()
 
     def close(self) -> None:
-        """Drop it, and end the thread."""
+        """Wait for the last piece and end the thread."""
         self.drop()
         if self._executor is not None:
             self._executor.shutdown()
@@ -73,32 +86,20 @@ class Behind:
         self._worker = threading.get_ident()
 
 
-logger = logging.getLogger(__name__)
-
-Params = Mapping[str, Any] | Sequence[Any] | None
-
-#: SQLSTATE classes that say something about the data: 22 values, 23 constraints, 44 views, P0 RAISE in a trigger.
-_DATA_CLASSES = ("22", "23", "44", "P0")
-#: Classes and codes that pass by themselves: connection, resources, operator intervention, serialisation, deadlock.
-_TRANSIENT = ("08", "53", "57", "58", "40", "55P03", READ_ONLY)
-
-SUPERSEDED = "VE001"
-
-
 class Readable(Protocol):
-    """Gives bytes, as many as it likes, and none at its end."""
+    """Source of bytes that returns any number of them per read, and none at its end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class Writable(Protocol):
-    """Takes bytes, a piece at a time."""
+    """Sink of bytes, piece by piece."""
 
     def write(self, data: bytes, /) -> int: ...
 
 
 class Refusal(TargetError):
-    """The target refused a row. The message may hold values of the row; `summary` holds none."""
+    """The target refused a row. The message may contain values of the row; `summary` contains none."""
 
     def __init__(
         self, message: str, sqlstate: str = "", table: tuple[str, str] = ("", ""), constraint: str = "",
@@ -106,19 +107,19 @@ class Refusal(TargetError):
     ) -> None:  # fmt: skip
         super().__init__(message)
         self.sqlstate = sqlstate
-        #: What a table's state says, which anyone who sees the broker's page may read.
+        #: The text for a table's state, which is visible on the broker's page.
         self.summary = f"{summary or message} ({sqlstate})"
-        #: Schema and name of the table, where the server tells.
+        #: Schema and name of the table, if the server reports them.
         self.table = table
         self.constraint = constraint
 
 
 class Superseded(TargetError):
-    """The applied offset or a table's state was changed by someone else."""
+    """Another process has changed the applied offset or a table's state."""
 
 
 class Session:
-    """A connection in autocommit mode, used by one thread, and by what that one has done `behind` it."""
+    """A connection in autocommit mode, used by one thread and by the work that this thread has started `behind` it."""
 
     def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
         text = url if isinstance(url, str) else url.get_secret_value()
@@ -133,31 +134,28 @@ class Session:
             raise unreachable(text, hint=f"check {self._option}") from error
         self._cursor = self._connection.cursor()
         self._behind = Behind("venus-target")
-        #: Since when a statement runs, for whoever looks from another thread.
+        #: Start of the running statement, for other threads; None = idle.
         self.busy_since: float | None = None
-        #: The names of what is prepared here.
+        #: The names of prepared statements.
         self.prepared: set[str] = set()
         always = "; ".join(statement("session", block) for block in ("settings", "transactions", "durable"))
         self.run(f"{always}; {_NO_LIMITS}; {_GONE}")
         refuse_shared_sessions(self._connection, f"target {self.place}", self._option)
 
     def be_durable(self) -> None:
-        """Have COMMIT return when it is on disk, as at first: the broker may forget what is acknowledged behind it."""
+        """Make COMMIT durable again, as at the start: the broker may delete changes that are acknowledged after it."""
         self.run(f"RESET synchronous_commit; {statement('session', 'durable')}")
 
     def behind(self, work: Callable[[], None]) -> None:
-        """Have another thread do work with this session; whatever is asked of the session next waits for its end.
-
-        What the work raises is raised there.
-        """
+        """Start work with this session in another thread; the next use of the session waits and raises its error."""
         self._behind.start(work)
 
     def settle(self) -> None:
-        """Wait for what goes on behind; raises what that raised."""
+        """Wait for the work in the other thread and raise its error."""
         self._behind.settle()
 
     def close(self) -> None:
-        """Close it; whatever is not committed is gone."""
+        """Close the connection; an open transaction is lost."""
         self._behind.close()
         self._connection.close()
 
@@ -189,11 +187,11 @@ class Session:
         return self._cursor.fetchone()
 
     def copy_in(self, text: str, data: bytes) -> int:
-        """COPY ready text lines in."""
+        """COPY complete text lines in."""
         return self.copy_from(text, io.BytesIO(data))
 
     def copy_from(self, text: str, lines: Readable) -> int:
-        """COPY text lines in as they are made; what `lines` raises comes out as a DatabaseUnavailable."""
+        """COPY text lines in while they are produced; an error of `lines` is raised as DatabaseUnavailable."""
         self._behind.settle()
         self.busy_since = time.monotonic()
         try:
@@ -224,7 +222,7 @@ class Session:
         return int(self._cursor.rowcount)
 
     def literal(self, text: str, params: Params) -> str:
-        """Return `text` with `params` in place as SQL literals."""
+        """Return `text` with `params` filled in as SQL literals."""
         self._behind.settle()
         try:
             return self._cursor.mogrify(text, params).decode()
@@ -232,7 +230,7 @@ class Session:
             raise self._sorted(error) from error
 
     def rollback(self) -> None:
-        """Abandon the open transaction, if there is one and a server to tell."""
+        """Roll back the open transaction, if there is one and the connection is alive."""
         self._behind.drop()
         if self.closed or self._connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_IDLE:
             return
@@ -259,9 +257,9 @@ class Session:
 
 
 _NO_LIMITS = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = 0"
-#: A machine that is gone says no goodbye. The server shall end its sessions after a minute, not after the two hours of
-#: most systems: until then they hold the locks for which whoever repeats their work waits. No tcp_user_timeout: that
-#: would also end sessions that wait long for a lock or a disk.
+#: The server ends the sessions of a crashed machine after a minute instead of two hours. Until then they hold locks for
+#: which the next process waits. tcp_user_timeout is not set, because it would also end sessions that wait long for a
+#: lock or a disk.
 _GONE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 

@@ -1,7 +1,7 @@
--- Tables in which the tasks of `sync --engine spark` lay changes down, for one transaction to take them over.
+-- Staging tables of the tasks of `sync --engine spark`; one transaction merges them into the target's tables.
 
 -- create_stage --
--- Seen by other sessions, unlike the staging tables of one connection; nothing of it need survive a crash.
+-- Visible to other sessions, unlike the staging tables of one connection; need not survive a crash.
 CREATE UNLOGGED TABLE {stage} AS SELECT {columns} FROM {table} WITH NO DATA
 
 -- drop_stage --

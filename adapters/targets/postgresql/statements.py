@@ -1,4 +1,4 @@
-"""The SQL of the target side of PostgreSQL."""
+"""The named SQL blocks of a PostgreSQL target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A PostgreSQL database, as commands see every target."""
+"""A PostgreSQL database as a `Target` for the commands, and as a side of a comparison.
+
+A comparison reads the applied offset in the same snapshot as the rows.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from venus.adapters.dialects.postgresql.verify import Names, PostgresReader
+from venus.adapters.dialects.verifying import Subject
 from venus.adapters.targets.base import Lacking
 from venus.adapters.targets.contract import (
     Capabilities,
@@ -16,21 +21,26 @@ from venus.adapters.targets.contract import (
     Commanded,
     Conversion,
     FollowTold,
+    LoadedTable,
     LoadReport,
     LoadTold,
     QuarantineRow,
+    Reached,
     RetryReport,
     ScaledApply,
     Target,
 )
 from venus.adapters.targets.postgresql import control
 from venus.adapters.targets.postgresql.control import view
-from venus.adapters.targets.postgresql.database import LOADING, PostgresTarget, TableState
+from venus.adapters.targets.postgresql.cutmark import moment, read
+from venus.adapters.targets.postgresql.database import ACTIVE, LOADING, PostgresTarget, TableState
 from venus.adapters.targets.postgresql.fitness import check, refuse_unfit
+from venus.adapters.targets.postgresql.naming import literal
+from venus.adapters.targets.postgresql.schema.ddl import type_sql
 from venus.adapters.targets.postgresql.schema.ddl_file import convert
 from venus.adapters.targets.views import TargetView
 from venus.config import Settings
-from venus.errors import VenusError
+from venus.errors import TargetError, VenusError
 from venus.model import Finding, TableSchema
 from venus.suggest import table_named
 
@@ -38,20 +48,12 @@ if TYPE_CHECKING:
     from venus.adapter_figures import Comparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
-    from venus.adapters.targets.contract import LoadedTable, TargetReader
+    from venus.adapters.targets.contract import TargetReader
     from venus.adapters.targets.cutting import CutoverTarget
-from venus.adapters.dialects.postgresql.verify import Names, PostgresReader
-from venus.adapters.dialects.verifying import Subject
-from venus.adapters.targets.contract import Reached
-from venus.adapters.targets.postgresql.cutmark import moment, read
-from venus.adapters.targets.postgresql.database import ACTIVE
-from venus.adapters.targets.postgresql.naming import literal
-from venus.adapters.targets.postgresql.schema.ddl import type_sql
-from venus.errors import TargetError
 
 
 class PostgresTargetReader(PostgresReader):
-    """One session at a target."""
+    """A session that reads a target for a comparison."""
 
     def __init__(self, target: PostgresTarget) -> None:
         self.target = target
@@ -70,7 +72,7 @@ class PostgresTargetReader(PostgresReader):
         )
 
     def reached(self, subject: Subject) -> Reached:
-        """Return how far this table is, in the snapshot of `begin`."""
+        """Return how far this table is in the snapshot of `begin`."""
         position = self.target.position(self._own_session)
         state = next(iter(self.target.tables(self._own_session, subject.schema.table_id)), None)
         if position is None or state is None:
@@ -85,7 +87,7 @@ class PostgresTargetReader(PostgresReader):
         return f"the target was cut over at {since}" if since else "the target is paused"
 
     def parked(self, subject: Subject) -> dict[bytes, str]:
-        """Return why changes of single rows were not applied, by record id."""
+        """Return the reasons why changes of single rows were not applied, by record id."""
         rows = self.target.own_rows(self._own_session, "list_quarantine", everything=True)
         return {
             bytes(row[4]): f"{row[12].lower()} in quarantine: {row[9]}" + (f" ({row[8]})" if row[8] else "")
@@ -108,12 +110,12 @@ CAPABILITIES = Capabilities(
 
 
 def open_target(settings: Settings, name: str) -> Target:
-    """Return the target; the database is not connected to before it is asked for something."""
+    """Return the target; it connects to the database on first use."""
     return Postgresql(settings, name)
 
 
 class Postgresql(Lacking):
-    """Target `name` of the configuration."""
+    """A PostgreSQL database that is target `name` of the configuration."""
 
     capabilities = CAPABILITIES
 
@@ -144,7 +146,7 @@ class Postgresql(Lacking):
     def load(
         self, report: LoadTold | None = None, *, choose: Chooser | None = None, empty_meanwhile: bool = False
     ) -> LoadReport:
-        from venus.adapters.targets.postgresql.load.full_sync import full_sync  # nothing else needs it
+        from venus.adapters.targets.postgresql.load.full_sync import full_sync  # only a load needs it
 
         return full_sync(self._settings, self.name, report, choose=choose, empty_meanwhile=empty_meanwhile)
 
@@ -203,8 +205,6 @@ class Postgresql(Lacking):
     # -- verification --------------------------------------------------------------------------------------------------
 
     def loaded_tables(self) -> dict[int, LoadedTable] | None:
-        from venus.adapters.targets.contract import LoadedTable
-
         with closing(self._target.connect("verify")) as session:
             if not self._target.installed(session) or self._target.position(session) is None:
                 return None
@@ -220,7 +220,6 @@ class Postgresql(Lacking):
         }
 
     def open_reader(self) -> TargetReader:
-
         return PostgresTargetReader(self._target)
 
     def record_comparison(self, compared: Comparison) -> None:
@@ -235,14 +234,14 @@ class Postgresql(Lacking):
 
 
 def obstacle_of(state: TableState) -> str:
-    """Return what keeps a table from being compared; empty = nothing."""
+    """Return the reason why a table cannot be compared; empty = it can."""
     if state.predicate_before is not None:
-        return "its predicate has changed, and the rows that are in or out now are still being added and removed"
+        return "its predicate has changed, and rows are still being added and removed for it"
     return "it is being loaded" if state.state == LOADING else ""
 
 
 class PostgresQuarantine:
-    """Changes that the target refused."""
+    """The quarantine of a PostgreSQL target."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self._settings = settings
@@ -266,5 +265,5 @@ class PostgresQuarantine:
 
 
 def names_of(state: TableState) -> tuple[str, ...]:
-    """Return the names by which an operator may mean a table."""
+    """Return the names that an operator may use for a table."""
     return state.source_name, f"{state.namespace}.{state.name}", state.name

@@ -1,4 +1,4 @@
-"""Tells who makes the sessions of a target wait, while they wait."""
+"""Reports of the locks that a target's sessions wait for, while they wait."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from venus.errors import VenusError
 
 logger = logging.getLogger(__name__)
 
-#: A statement that takes so long is looked into.
+#: A statement that runs for longer is examined.
 LOOK_S = 5.0
 #: How often the log repeats itself.
 REPEAT_S = 300.0
 
 
 def waiting(target: PostgresTarget, session: Session, states: dict[int, TableState]) -> list[TableCondition]:
-    """Return for whom this target's sessions wait."""
+    """Return the tables for whose locks this target's sessions wait, with the holders."""
     by_name = {f"{t.namespace}.{t.name}": t for t in states.values()}
     return [_condition(wait, by_name) for wait in waits(session, f"venus %{target.group}%", LOOK_S)]
 
@@ -37,7 +37,7 @@ def _condition(wait: Wait, by_name: dict[str, TableState]) -> TableCondition:
 
 
 class _Teller:
-    """Says whom sessions of a target wait for: when that changes, and now and then."""
+    """Reporter of the locks that sessions of a target wait for: on each change, and from time to time."""
 
     def __init__(self, target: PostgresTarget, tell: Callable[[list[TableCondition]], None]) -> None:
         self._target = target
@@ -57,7 +57,7 @@ class _Teller:
 
 @contextmanager
 def load_waits_told(target: PostgresTarget) -> Iterator[None]:
-    """While the block loads a target, log for whom its sessions wait, whatever process they are of."""
+    """Log the locks that the sessions of a load wait for, in any process, while the block runs."""
     ended, teller = threading.Event(), _Teller(target, lambda _: None)
 
     def look() -> None:
@@ -77,10 +77,10 @@ def load_waits_told(target: PostgresTarget) -> Iterator[None]:
 
 
 class Watch:
-    """Looks now and then whether a session's statement takes long, and says why if that is a lock.
+    """Thread that checks whether a session's statement waits for a lock, and reports that.
 
-    It is a thread: the session's own is the one that waits. `tell` gets what there is to say, and nothing when it is
-    over.
+    It is a separate thread because the session's own thread waits. `tell` receives the waits, and an empty list when
+    they end.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """End it; does not wait for a look that is under way."""
+        """Stop the thread without waiting for a running check."""
         self._ended.set()
 
     def _run(self) -> None:

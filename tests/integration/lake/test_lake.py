@@ -239,7 +239,7 @@ def test_a_folder_that_becomes_slow_is_left_alone_probed_and_followed_again(
     with lakes.following(settings) as reports:
         feed.cut(put(1, "slowly", 2))
         lakes.is_at(settings, broker.next_offset)
-        wait_for(lambda: any("left alone for 3 s" in report.error for report in reports))
+        wait_for(lambda: any("isolated for 3 s" in report.error for report in reports))
         assert next(report for report in reports if report.error).circuit == "open"
         before = len(asked)
         feed.cut(put(1, "meanwhile", 3))
@@ -257,7 +257,7 @@ def test_what_cannot_be_a_lake_is_refused(broker: FakeDelivery, feed: Feed, tmp_
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "thesis.doc").touch()
-    with pytest.raises(Refused, match="not of VENUS"):
+    with pytest.raises(Refused, match="that VENUS did not write"):
         lakes.load(settings)
     (tmp_path / "lake" / "thesis.doc").unlink()
     feed.describe(table(1, "odd", column(1, "id", INT), column(2, "_offset")))

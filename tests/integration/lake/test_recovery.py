@@ -195,7 +195,7 @@ def test_a_load_that_cannot_go_on_starts_over_at_once(
 
     assert broker.snapshots_opened == 2
     assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
-    assert "the interrupted load cannot go on" in caplog.text
+    assert "cannot resume the interrupted load" in caplog.text
     assert "loading again from the start" not in caplog.text, "nothing was tried with it"
 
 

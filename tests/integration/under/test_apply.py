@@ -266,7 +266,7 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_somebody_alt
     assert rows_at(database, feed.schemas[2]) == feed.model[2]
 
     statement, _, command = first.reason.partition("come again: ")[2].partition(", or another USING; ")
-    assert command == "correct the table there, then `venus quarantine retry --table shop.items --target a`"
+    assert command == "correct the table at the target, then `venus quarantine retry --table shop.items --target a`"
     query(database, statement)
     quarantine_retry(settings, "a") if by == "retry" else resync(settings, "a", "items")
     with following(settings, "a"):

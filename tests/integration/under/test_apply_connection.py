@@ -55,7 +55,7 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
     with following(settings, "a") as reports:
         feed.cut(put(1, "slowly", 1))
         caught_up(database, broker)
-        wait_for(lambda: any("left alone for 2 s" in r.error for r in reports))
+        wait_for(lambda: any("isolated for 2 s" in r.error for r in reports))
         slow = next(r for r in reports if r.error)
         assert slow.circuit == "open"
         assert slow.error.startswith("answered after 1.")

@@ -86,7 +86,7 @@ def test_a_column_of_the_targets_own_halts_the_table_until_it_has_another_name(
     database: str, feed: Feed, settings: Settings
 ) -> None:
     query(database, "ALTER TABLE shop.items ADD price text DEFAULT 'ours'")
-    way_out = "has a column price of its own, and the source has added one: rename or drop the one at the target"
+    way_out = "has its own column price, and the source has added one: rename or drop the one at the target"
     with following(settings, "a"):
         feed.describe(MORE)
         feed.model[1] = {k: (*v, None) for k, v in feed.model[1].items()}

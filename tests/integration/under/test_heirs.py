@@ -121,8 +121,8 @@ def test_an_heir_that_joins_or_leaves_is_told_of_and_parted(way: WholeWay) -> No
     way.until(lambda: len(query(way.target, "SELECT 1 FROM pg_inherits WHERE inhparent = 'parent'::regclass")) == 0,
               "the heirs to be parted")  # fmt: skip
     (state,) = [t for t in table_states(way.settings, "main") if t.name == "parent"]
-    assert "public.child has left at the source: what inherited from it here does so no more" in state.reason
+    assert "public.child has left at the source: no table inherits from it here any more" in state.reason
     assert told(way) == ["public.both_of does not inherit from public.parent, as it does at the source"]
     query(way.source, "CREATE TABLE late (PRIMARY KEY (id)) INHERITS (parent)")
     way.until(lambda: "public.late" in str(told(way)), "the new heir")
-    assert "public.parent has the heir public.late at the source, which is not captured" in told(way)
+    assert "public.parent has the child table public.late at the source, which is not captured" in told(way)

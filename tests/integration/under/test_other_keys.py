@@ -134,8 +134,8 @@ def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Sett
     way.until(lambda: item(way).reason.startswith("resync failed"), "the resync to fail")
     (said,) = problems(open_target(way.settings, "main").look().condition, "main")
     assert said == (
-        "target main: public.item is HALTED (resync failed: the broker still has rows by the former key (id): `venus "
-        "resync public.item` reads the table again at the source; when that is done, `venus resync public.item "
+        "target main: public.item is HALTED (resync failed: the broker still has rows by the former key (id): run "
+        "`venus resync public.item`, which reads the table again at the source, and then `venus resync public.item "
         "--target main`)"
     )
     assert query(way.target, ROWS) == before
@@ -212,7 +212,7 @@ def test_a_foreign_key_that_stands_on_the_former_key_is_named(way: WholeWay) -> 
     query(way.source, OTHER_KEY)
     resync_fails(way)
     drop = 'ALTER TABLE mine DROP CONSTRAINT "mine_item_fkey"'
-    assert item(way).reason.endswith(f"foreign keys at the target lead to the former key of public.item: {drop}")
+    assert item(way).reason.endswith(f"foreign keys at the target refer to the former key of public.item: {drop}")
     query(way.target, drop)
     resync(way.settings, "main", "public.item")
     until_same(way)
@@ -226,7 +226,7 @@ def test_a_table_that_venus_has_not_made_keeps_its_keys(way: WholeWay) -> None:
     query(way.source, OTHER_KEY)
     resync_fails(way)
     assert item(way).reason.endswith(
-        "public.item has no primary key or unique index on (code): give it one there, and drop the former"
+        "public.item has no primary key or unique index on (code): add one at the target and drop the former key"
     )
     query(way.target, "ALTER TABLE item DROP CONSTRAINT item_pkey, ADD UNIQUE (code)")
     resync(way.settings, "main", "public.item")

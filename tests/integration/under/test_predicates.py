@@ -166,7 +166,7 @@ def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, mo
     pending = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
     assert pending.predicate == "label = 'US'"
     assert pending.predicate_before == "label = 'EU' and amount >= 100"
-    assert "what differs is being added and removed" in pending.rows_shown
+    assert "the difference is being added and removed" in pending.rows_shown
     assert rows_at(database, items()) == before
 
     feed.cut(put(9000, "US", None), put(9001, "EU", 100))

@@ -77,7 +77,8 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
         assert rows_at(database, others) == feed.model[2]
         reason = table_states(settings, "a")[0].reason
         assert code in reason
-        assert reason.endswith("; correct the table there, then `venus quarantine retry --table shop.items --target a`")
+        retry = "`venus quarantine retry --table shop.items --target a`"
+        assert reason.endswith(f"; correct the table at the target, then {retry}")
         assert quarantine_list(settings, "a") == []
         query(database, cure)
         assert quarantine_retry(settings, "a").resumed == ("shop.items",)

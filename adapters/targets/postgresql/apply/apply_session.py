@@ -1,7 +1,8 @@
-"""One session with a target and one stream from the broker: cuts come in, transactions go out (VENUS 3.4).
+"""The apply loop of a PostgreSQL target: one session with it and one stream from the broker (VENUS 3.4).
 
-A cut is applied as soon as it is there; when more is waiting, small cuts go together; a cut larger than memory allows
-is streamed into one transaction. In between, tables catch up, resyncs go on, and operators' commands are noticed.
+The session applies a complete cut immediately. If more cuts wait, it groups small ones into one transaction. It streams
+a cut that is larger than memory allows into one transaction. In between, it lets tables catch up, advances resyncs and
+reads operators' commands. `run_apply` opens sessions until it stops, and retries after transient errors.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from venus.rpc.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 
-#: Operators' commands are looked for so often while the stream is quiet.
+#: How often the session looks for operators' commands while the stream is quiet.
 LOOK_S = 1.0
-#: How often the counters are added up and compared with the applied offset, which only moves with changes.
+#: How often the counters are compared with the applied offset while it moves.
 ACCOUNT_S = 1.0
-#: The same where nothing has come since.
+#: The same while it does not move.
 ACCOUNT_QUIET_S = 10.0
 
 
@@ -76,7 +77,7 @@ class ApplySession:
         self._session.close()
 
     def run(self) -> bool:
-        """Follow until stop (False) or until a cut must be read again from the broker (True)."""
+        """Follow until stop (returns False) or until a cut must be read again from the broker (returns True)."""
         self._take_target()
         self._reload()
         while take_over(self._target, self._session, self._catalogue):
@@ -89,7 +90,7 @@ class ApplySession:
                 busy = self._held.active or self._resyncs.active
                 if self._stream.receive(busy=busy) and not self._apply():
                     return True
-            except (Withdrawn, OffsetTrimmed):  # a mirror that was filled again has lost what comes next
+            except (Withdrawn, OffsetTrimmed):  # a mirror that was filled again no longer has the next increments
                 self._session.rollback()
                 return True
             except MergeWhole as failed:
@@ -113,9 +114,9 @@ class ApplySession:
         self._loop.constraints(DEFERRED if self._defer else REPLICA)
 
     def _reload(self) -> None:
-        """Read the target's own tables again."""
+        """Read VENUS's own tables at the target again."""
         self._catalogue = catalogues.read(self._target, self._session)
-        self._accounted_offset = -1  # whoever has changed a state may have settled an account
+        self._accounted_offset = -1  # a changed state may have changed the counters
         if self._defer:
             refuse_acting_foreign_keys(self._session, self._target, list(self._catalogue.tables.values()))
         if self._opened is not None:
@@ -133,7 +134,7 @@ class ApplySession:
         self._watch = Watch(self._target, self._session, lambda: self._catalogue.tables, self._tell_waits)
 
     def _open_stream(self) -> int:
-        """Open the stream, from the full data if its place in the queue is gone; return where the queue begins."""
+        """Open the stream and return where the queue begins; start over from the full data if the offset is trimmed."""
         try:
             self._opened = Stream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
             return self._opened.open(self._catalogue)
@@ -147,14 +148,14 @@ class ApplySession:
         return self._opened.open(self._catalogue)
 
     def _tell_waits(self, found: list[TableCondition]) -> None:
-        """Say for whom this session waits; called by another thread, as this one does."""
+        """Report the locks that this session waits for. The watching thread calls it, because this one is blocked."""
         self._stream.report(self._catalogue, waits=found)
         if found:
             error = "; ".join(f"{one.name} waits {one.reason}" for one in found)
             self._loop.tell(self._catalogue.held(), error=error, now=True)
 
     def _keep_rows(self, rows: RowsIdentity | None) -> None:
-        """Keep which rows the set has that is read from now on, where the applied offset is."""
+        """Save the rows identity of the set that is read from the applied offset on."""
         if rows == self._catalogue.position.rows:
             return
         target, session = self._target, self._session
@@ -170,7 +171,7 @@ class ApplySession:
         self._stream.acknowledge(*self._positions(), unaccounted)
 
     def _positions(self) -> tuple[int, int]:
-        """Return what is applied, and from where on the broker must keep the queue."""
+        """Return the applied offset, and the offset from which the broker must keep the queue."""
         return self._catalogue.position.offset, self._held.kept(self._catalogue)
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ class ApplySession:
         return True
 
     def _wait_while_isolated(self) -> bool:
-        """Leave a slow target alone; when its time is over, ask it something small."""
+        """Wait while a slow target is isolated; probe it with a small query when the isolation ends."""
         if self._loop.is_isolated:
             self._loop.wait(min(IDLE_S, self._loop.left_s))
             return True
@@ -194,7 +195,7 @@ class ApplySession:
         return False
 
     def _apply(self) -> bool:
-        """Apply what is there; False = the stream must be opened again."""
+        """Apply the waiting cuts; return False if the stream must be opened again."""
         try:
             if self._stream.cuts.has_complete:
                 self._apply_group(self._stream.cuts.group(self._target.settings.apply.cut_group_rows_max))
@@ -202,7 +203,7 @@ class ApplySession:
             return self._stream_cut()
         except Superseded:
             self._session.rollback()
-            logger.info("target %s: an operator has changed a state; reading it again", self._target.name)
+            logger.info("target %s: an operator has changed a state; reading the states again", self._target.name)
             return False
 
     def _apply_group(self, cuts: list[Cut]) -> None:
@@ -226,7 +227,7 @@ class ApplySession:
             except (RowsRefused, CommitRefused) as refused:
                 self._session.rollback()
                 self._reload()
-                if len(cuts) > 1:  # which cut is it? held_from shall be exact
+                if len(cuts) > 1:  # find the cut, because held_from has to be exact
                     for cut in cuts:
                         self._apply_group([cut])
                     return
@@ -236,7 +237,7 @@ class ApplySession:
                 return
 
     def _stream_cut(self) -> bool:
-        """Apply a cut that is larger than memory allows, or not decided yet, while it arrives."""
+        """Apply a cut while it arrives, because it is larger than memory allows or not decided yet."""
         transaction = self._transaction(self._catalogue.position.offset, frozenset(self._loop.whole))
         last: Piece | None = None
         rows = 0
@@ -294,10 +295,10 @@ class ApplySession:
             self._loop.tell(self._catalogue.held(), now=True)
         self._acknowledge()
 
-    # -- what is not the stream ------------------------------------------------------------------------------------
+    # -- beside the stream -----------------------------------------------------------------------------------------
 
     def _tend(self) -> None:
-        """Catch up tables, go on with resyncs, see what operators want, tidy up, report."""
+        """Advance catch-ups and resyncs, read operators' commands, clean up and report."""
         if not self._stream.cuts.has_complete:
             self._reload_if_superseded()
         if self._held.step(self._session, self._catalogue, defer_constraints=self._defer):
@@ -307,11 +308,11 @@ class ApplySession:
         self._count_rows()
         self._loop.clearing.step(self._target, self._session)
         if not self._stream.told(*self._positions()):
-            self._acknowledge()  # a table follows again: nothing is kept for it any more, also on a quiet queue
+            self._acknowledge()  # a table follows again: the broker need not keep its changes, even on a quiet queue
         self._loop.tell(self._catalogue.held())
 
     def _account(self) -> None:
-        """Add up what became of all changes, and tell the broker how many are missing."""
+        """Compare the counters with the applied offset and report the number of missing changes to the broker."""
         offset = self._catalogue.position.offset
         every_s = ACCOUNT_S if offset != self._accounted_offset else ACCOUNT_QUIET_S
         if time.monotonic() - self._accounted < every_s:
@@ -328,7 +329,7 @@ class ApplySession:
         self._acknowledge(missing)
 
     def _count_rows(self) -> None:
-        """Ask the server about how many rows its tables have, and tell the broker."""
+        """Read the approximate row counts of the tables and report them to the broker."""
         if time.monotonic() < self._count_at:
             return
         self._count_at = time.monotonic() + ROWS_EVERY_S
@@ -347,7 +348,7 @@ class ApplySession:
             self._held.forget()
 
     def _reload_if_superseded(self) -> None:
-        """Look for commands; while there is work, every transaction notices them by itself."""
+        """Look for commands. A busy session skips this, because each transaction checks `control`."""
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked, took = time.monotonic(), Stopwatch.coarse()
@@ -362,7 +363,7 @@ __all__ = ["ApplyReport", "Report", "run_apply"]
 
 
 def run_apply(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
-    """Follow the broker until `stop`; begin again after what passes by itself. Raises what does not."""
+    """Follow the broker until `stop` and retry after transient errors. Raises all others."""
     target = PostgresTarget(settings, name)
     loop = Loop(name, stop, report)
     retrying = tenacity.Retrying(
@@ -386,7 +387,7 @@ def _error(state: tenacity.RetryCallState) -> BaseException | None:
 
 
 def _follow(target: PostgresTarget, loop: Loop) -> None:
-    """Follow until stop, session by session."""
+    """Run one session after the other until stop."""
     again = True
     while again and not loop.stopped:
         with ApplySession(target, loop) as opened:

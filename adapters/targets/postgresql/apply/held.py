@@ -1,7 +1,11 @@
-"""The tables of a target that do not follow: they catch up, or halt when the broker no longer has their increments.
+"""Tables of a target that do not follow the stream: they catch up, or halt if the broker has trimmed their increments.
 
-That happens when the broker has forgotten the target's group (`consumer_ttl_s`, `venus forget`) while a table was held.
-The table halts alone, and says how it comes back.
+A table catches up with its own reader, which reads its changes from `held_from` on again, cut by cut, while the other
+tables continue. Each transaction moves `held_from`. When that reaches the applied offset, the table follows again, with
+no gap and no duplicate (features 2.16).
+
+The broker trims increments that a held table needs when it has forgotten the target's group (`consumer_ttl_s`,
+`venus forget`). Then that table alone halts, and its reason names the command that repairs it.
 """
 
 from __future__ import annotations
@@ -31,15 +35,19 @@ from venus.adapters.under.cuts import Assembler, Cut, Piece, piece_of, pieces_of
 from venus.errors import OffsetTrimmed, Unavailable
 from venus.rpc.subscriber import Subscriber
 
+logger = logging.getLogger(__name__)
+
 _POLL_S = 0.005
 _WAIT_S = 1.0
-#: A large cut arrives without a pause; after such a silence the broker is asked again.
+#: A large cut arrives without a pause; after such a silence the reader is opened again.
 _SILENCE_S = 60.0
+#: How many tables catch up at once, the furthest behind first: each has a stream and a group of cuts in memory.
+CATCH_UPS_MAX = 8
 
 
 @dataclass(slots=True)
 class Learned:
-    """What was learned of the cut that a table is at when its transaction failed; the next catch-up knows it."""
+    """What a failed transaction has shown about a table's next cut; the next catch-up of that table uses it."""
 
     verdicts: Verdicts = field(default_factory=Verdicts)
     #: The cut must not be merged piece by piece.
@@ -47,9 +55,9 @@ class Learned:
 
 
 class CatchUp:
-    """One table on its way back. Belongs to one session; whatever fails, it is rebuilt from what is durable.
+    """Catch-up of one table within one session. After a failure it is rebuilt from the durable state.
 
-    `stopped` says whether the process is to end.
+    `stopped` returns whether the process is stopping.
     """
 
     def __init__(
@@ -69,14 +77,14 @@ class CatchUp:
         self._opened = False
 
     def close(self) -> None:
-        """End the reader."""
+        """Close the reader."""
         self._subscriber.close()
 
     def step(self, catalogue: Catalogue, *, defer_constraints: bool) -> bool:
         """Apply the next cuts, or join the stream; return whether the catalogue must be read again."""
         applied = catalogue.position.offset
         if self._held_from > applied:
-            return False  # made equal to a later cut; the stream has not come to it yet
+            return False  # a resync brought a later cut, which the stream has not reached yet
         if self._held_from == applied:
             return self._joined(catalogue)
         self._read(catalogue.position)
@@ -105,7 +113,7 @@ class CatchUp:
         return self._target.settings.apply.cut_group_rows_max
 
     def _complete_cuts(self, applied: int) -> list[Cut]:
-        """Take cuts up to the applied offset; what lies behind it will come by the stream."""
+        """Take cuts up to the applied offset; the stream brings those behind it."""
         return self._assembler.group(self._rows_max, end_max=applied)
 
     def _apply(self, catalogue: Catalogue, cuts: list[Cut], *, defer_constraints: bool) -> bool:
@@ -125,8 +133,8 @@ class CatchUp:
             except (RowsRefused, CommitRefused) as refused:
                 self._session.rollback()
                 changed = True
-                catalogue = catalogues.read(self._target, self._session)  # it may have seen what was rolled back
-                if len(cuts) > 1:  # which cut is it? held_from shall be exact
+                catalogue = catalogues.read(self._target, self._session)  # it may contain what was rolled back
+                if len(cuts) > 1:  # find the cut, because held_from has to be exact
                     return self._one_by_one(catalogue, cuts, defer_constraints=defer_constraints)
                 verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
                 continue
@@ -134,14 +142,14 @@ class CatchUp:
             return changed or transaction.changed
 
     def _one_by_one(self, catalogue: Catalogue, cuts: list[Cut], *, defer_constraints: bool) -> bool:
-        """Apply cuts alone, up to the first one that changes what is known of the table."""
+        """Apply the cuts one by one, up to the first that changes the table's state."""
         for cut in cuts:
             if self._apply(catalogue, [cut], defer_constraints=defer_constraints):
                 break
         return True
 
     def _stream_cut(self, catalogue: Catalogue, *, defer_constraints: bool) -> bool:
-        """Apply a cut that is larger than memory allows while it arrives; all of it is below the applied offset."""
+        """Apply a cut while it arrives, because it is larger than memory allows. It ends below the applied offset."""
         verdicts = self._learned.verdicts
         transaction = ApplyTransaction(
             self._target, self._session, catalogue, verdicts, start=self._assembler.start,
@@ -163,10 +171,10 @@ class CatchUp:
             verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
             return True
         self._learned.verdicts = Verdicts()
-        return True  # it goes on from what is durable
+        return True  # the next catch-up continues from the durable state
 
     def _stream_into(self, transaction: ApplyTransaction, applied: int) -> int | None:
-        """Add the first cut to a transaction, to its end; return that offset, None if the process is to end."""
+        """Add the first cut to a transaction; return its end, or None if the process is stopping."""
         last: Piece | None = None
         heard = time.monotonic()
         while not self._stopped():
@@ -178,7 +186,7 @@ class CatchUp:
             for increment in self._subscriber.increments(_WAIT_S):
                 self._assembler.add(piece_of(increment))
             if time.monotonic() - heard > _SILENCE_S:
-                raise Unavailable(f"the broker does not go on with a cut that table {self.table_id} catches up with")
+                raise Unavailable(f"the broker does not send the rest of a cut for table {self.table_id}")
         return None
 
     def _end_text(self, end: int, *, halted: bool) -> str:
@@ -187,7 +195,7 @@ class CatchUp:
         return self._target.own_text(self._session, "set_held", table_id=self.table_id, held_from=end)
 
     def _joined(self, catalogue: Catalogue) -> bool:
-        """Let the table follow the stream again, from exactly the applied offset on."""
+        """Let the table follow the stream again, exactly from the applied offset on."""
         state = catalogue.tables[self.table_id]
         verdicts = Verdicts()
         while True:
@@ -212,40 +220,33 @@ class CatchUp:
             return True
 
 
-logger = logging.getLogger(__name__)
-
-
-#: So many tables catch up at once, first those furthest behind: each has a stream and a group of cuts in memory.
-CATCH_UPS_MAX = 8
-
-
 class HeldTables:
-    """The held tables of one following. `stopped` says whether the process is to end."""
+    """The held tables of one apply session. `stopped` returns whether the process is stopping."""
 
     def __init__(self, target: PostgresTarget, stopped: Callable[[], bool]) -> None:
         self._target = target
         self._stopped = stopped
         self._catch_ups: dict[int, CatchUp] = {}
         self._learned: dict[int, Learned] = {}
-        self._log_start = 0  # where the queue began when the stream was opened, or a table asked in vain
+        self._log_start = 0  # the known start of the queue
 
     @property
     def active(self) -> bool:
-        """Whether a table catches up."""
+        """Whether any table catches up."""
         return bool(self._catch_ups)
 
     def forget(self) -> None:
-        """Let catch-ups start over from what the target says."""
+        """Close all catch-ups, so that they start again from the durable state."""
         for catch_up in self._catch_ups.values():
             catch_up.close()
         self._catch_ups.clear()
 
     def kept(self, catalogue: Catalogue) -> int:
-        """Return from which offset on the broker must keep the queue for this target."""
+        """Return the offset from which the broker must keep the queue for this target."""
         return catalogue.kept(self._log_start)
 
     def begin(self, session: Session, catalogue: Catalogue, log_start: int) -> bool:
-        """Halt the tables that wait for what is below the queue's start; return whether to read the catalogue again."""
+        """Halt the tables that need offsets below the queue's start; return whether to read the catalogue again."""
         self._log_start = max(self._log_start, log_start)
         found = [
             state
@@ -261,7 +262,7 @@ class HeldTables:
         return True
 
     def step(self, session: Session, catalogue: Catalogue, *, defer_constraints: bool) -> bool:
-        """Let every table catch up a little; return whether the catalogue must be read again."""
+        """Advance every catch-up; return whether the catalogue must be read again."""
         wanted = {t.table_id: t for t in catalogue.held() if t.state == CATCHUP}
         for table_id in set(self._catch_ups) - set(wanted):
             self._catch_ups.pop(table_id).close()
@@ -282,7 +283,7 @@ class HeldTables:
         return False
 
     def _open(self, session: Session, wanted: Iterable[TableState]) -> None:
-        """Let tables begin to catch up, as many as may at once."""
+        """Start catch-ups up to the allowed number."""
         for state in sorted(wanted, key=lambda state: state.held_from or 0):
             if len(self._catch_ups) >= CATCH_UPS_MAX:
                 return
@@ -300,7 +301,7 @@ class HeldTables:
         return True
 
     def _halt(self, session: Session, catalogue: Catalogue, states: list[TableState]) -> None:
-        """Halt tables in one transaction; `held_from` stays, as what is held is counted from there."""
+        """Halt tables in one transaction. `held_from` stays, because held changes are counted from there."""
         transaction = ApplyTransaction(
             self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False
         )  # fmt: skip
@@ -313,7 +314,7 @@ class HeldTables:
 
     def _reason(self, state: TableState) -> str:
         return (
-            f"its changes from offset {state.held_from} on are gone from the queue; "
+            f"the queue no longer has its changes from offset {state.held_from} on; "
             f"`venus resync {state.source_name} --target {self._target.name}` makes it equal to the full data"
         )
 
@@ -323,5 +324,5 @@ def _gone(catalogue: Catalogue, log_start: int) -> list[TableState]:
 
 
 def _is_resynced(catalogue: Catalogue, state: TableState) -> bool:
-    """Return whether a table waits for its resync and asks for nothing until then."""
+    """Return whether a table waits for its resync and reads nothing until then."""
     return state.state != CATCHUP and RESYNC in catalogue.sweeps.get(state.table_id, {})

@@ -1,6 +1,7 @@
-"""What concerns a whole table in the midst of its changes: TRUNCATE, the beginning and the end of a sweep (VENUS 3.4).
+"""Markers that concern a whole table: TRUNCATE, and the start and end of a sweep (VENUS 3.4).
 
-Each acts behind everything that came before it; the caller sees to that.
+The caller applies all earlier changes before a marker. While a sweep or a resync runs, the target records the keys of
+all changes of its table, in the transactions that apply these changes.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Session
 from venus.errors import VenusError
 
+logger = logging.getLogger(__name__)
+
 
 class Recording:
-    """The records of touched keys, within one transaction. `changed` = the catalogue in memory is behind."""
+    """Records of changed keys, within one transaction. `changed` means that the catalogue must be read again."""
 
     def __init__(self, target: PostgresTarget, session: Session, catalogue: Catalogue) -> None:
         self._target = target
@@ -32,7 +35,7 @@ class Recording:
         self._put(table_id, purpose, offset)
 
     def request(self, table_id: int, purpose: str) -> None:
-        """Ask for it; the loop begins when it comes to it."""
+        """Request a record; the apply loop starts it later."""
         self._put(table_id, purpose, -1)
 
     def _put(self, table_id: int, purpose: str, offset: int) -> None:
@@ -41,7 +44,7 @@ class Recording:
         self.changed = True
 
     def stop(self, table_id: int, purpose: str, sql: RowSql) -> None:
-        """End it; the record goes with its last reader."""
+        """End a record; the table of keys is dropped with its last purpose."""
         self._target.own(self._session, "end_sweep", table_id=table_id, purpose=purpose)
         self._catalogue.sweeps.get(table_id, {}).pop(purpose, None)
         if not self._catalogue.records(table_id):
@@ -49,11 +52,8 @@ class Recording:
         self.changed = True
 
 
-logger = logging.getLogger(__name__)
-
-
 class Markers:
-    """Carries out the markers of one transaction."""
+    """Executor of the markers of one transaction."""
 
     def __init__(self, target: PostgresTarget, session: Session, catalogue: Catalogue, recording: Recording) -> None:
         self._session = session
@@ -62,9 +62,9 @@ class Markers:
         self._empty_by = target.config.empty_by
 
     def truncate(self, table_id: int, sql: RowSql) -> None:
-        """Empty the table: by DELETE, because TRUNCATE empties it for those as well who read an older snapshot.
+        """Empty the table by DELETE, because TRUNCATE also empties it for readers of an older snapshot.
 
-        Where TRUNCATE is asked for: it cannot be had under foreign keys or a long reader, DELETE always can.
+        If the configuration demands TRUNCATE, use DELETE only where foreign keys or a long reader prevent TRUNCATE.
         """
         self._begin_resync_again(table_id)
         if self._empty_by == "delete":
@@ -76,25 +76,25 @@ class Markers:
         except VenusError as error:
             if self._session.closed:
                 raise
-            logger.info("%s is emptied by DELETE: %s", sql.placed.qualified, error)
+            logger.info("emptying %s by DELETE: %s", sql.placed.qualified, error)
             self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
             guarded(self._session, table_id, sql.text("delete_all"))
 
     def _begin_resync_again(self, table_id: int) -> None:
-        """Have a resync under way load again: rows that go now, key by key unrecorded, may be in its side table."""
+        """Restart a running resync: its side table may contain rows that are deleted now without a recorded key."""
         if self._catalogue.sweeps.get(table_id, {}).get(RESYNC, -1) >= 0:
             self._recording.request(table_id, RESYNC)
 
     def begin_sweep(self, table_id: int, offset: int, sql: RowSql) -> None:
-        """Record from here on which keys the second read of the source's table meets."""
+        """Start to record the keys that the second read of the source's table finds."""
         with halting(self._session, table_id):
             self._recording.start(table_id, SWEEP, offset, sql)
 
     def end_sweep(self, table_id: int, sql: RowSql) -> None:
-        """Remove the rows that were not met."""
+        """Delete the rows that the second read has not found."""
         begun = self._catalogue.sweeps.get(table_id, {}).get(SWEEP)
         if begun is None:
-            # Loaded in the middle of the sweep: only the broker's full data knows what it has removed.
+            # The target was loaded during the sweep: only the broker's full data shows what the sweep has removed.
             self._recording.request(table_id, RESYNC)
             return
         self._begin_resync_again(table_id)

@@ -1,7 +1,7 @@
 """A small group of cuts in one round trip: BEGIN, the applied offset, keyed statements, COMMIT in one string.
 
-This is the way of a trickle, where a round trip is most of the latency. Whatever is unusual (a marker, a new schema
-version, a parked key, a refusal) is left to `ApplyTransaction`; nothing has happened then.
+This path serves a trickle of changes, where a round trip is most of the latency. It leaves everything unusual (a
+marker, a new schema version, a parked key, a refusal) to `ApplyTransaction`, and has changed nothing in that case.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from venus.network.rows_identity import RowsIdentity
 from venus.predicates.syntax import PredicateRefused
 
 #: Limits of one string: changes, as a multiple of `keyed_rows_max`, and their bytes. With many tables in a transaction,
-#: statements that are sent one by one cost three times as much.
+#: separate statements cost three times as much.
 ROWS_TIMES_KEYED = 40
 BYTES_MAX = 4 << 20
 
 
 def is_small(target: PostgresTarget, cuts: Sequence[Cut]) -> bool:
-    """Whether cuts may go at once; how their changes are divided among tables is another question."""
+    """Return whether cuts are small enough for one string; the limit per table is checked later."""
     rows, keyed_max = sum(cut.rows for cut in cuts), target.settings.apply.keyed_rows_max
     if rows > ROWS_TIMES_KEYED * keyed_max:
         return False
@@ -38,7 +38,7 @@ def is_small(target: PostgresTarget, cuts: Sequence[Cut]) -> bool:
 def apply_at_once(
     target: PostgresTarget, session: Session, catalogue: Catalogue, pieces: Sequence[Piece], *, defer_constraints: bool
 ) -> bool:
-    """Apply whole cuts in one string; False = it does not suit, and nothing was changed."""
+    """Apply whole cuts in one string; return False if that is not possible and nothing was changed."""
     shot = _Shot(target, catalogue)
     if not all(shot.take(piece) for piece in pieces):
         return False
@@ -55,7 +55,7 @@ def apply_at_once(
 
 
 class _Shot:
-    """What one string shall do."""
+    """The content of one string."""
 
     def __init__(self, target: PostgresTarget, catalogue: Catalogue) -> None:
         self._target = target
@@ -67,7 +67,7 @@ class _Shot:
         self._counts = Counts(catalogue)
 
     def take(self, piece: Piece) -> bool:
-        """Add an increment; False = not by this way."""
+        """Add an increment; return False if this path cannot apply it."""
         if piece.rows is not None:
             return False
         if any((s.table_id, s.version) not in self._catalogue.schemas for s in piece.batch.schemas):
@@ -112,7 +112,7 @@ class _Shot:
         return sum(map(len, parts)) <= self._rows_max
 
     def text(self, session: Session, last: Piece, *, defer_constraints: bool) -> str:
-        """Return the transaction."""
+        """Return the transaction as text."""
         target, catalogue = self._target, self._catalogue
         texts = ["BEGIN"]
         if defer_constraints:
@@ -133,10 +133,10 @@ def advance_text(
     target: PostgresTarget, session: Session, catalogue: Catalogue, last: Piece, heartbeat_us: int | None, other: int,
     rows: RowsIdentity | None = None,
 ) -> str:  # fmt: skip
-    """Return the statement that moves the applied offset behind `last`, from exactly where it is believed to be.
+    """Return the statement that moves the applied offset behind `last`, if it is still at its expected value.
 
-    `other` = how many offsets on the way belong to no table; `rows` = which the broker's set has behind it, None = as
-    before.
+    `other` is the number of passed offsets that belong to no table. `rows` is the broker's rows identity behind `last`;
+    None means that it is unchanged.
     """
     position, batch = catalogue.position, last.batch
     text = target.own_prepared(

@@ -1,7 +1,10 @@
-"""Keeps changes that the target refuses, and those that wait behind them, at the target (features 2.16).
+"""Parking of changes that the target refuses, with those that wait behind them, in its quarantine (features 2.16).
 
-A parked change holds back all later changes of its key, in order; every other key goes on. The row that halted a whole
-table is kept as well, to be seen, but is applied again from the stream.
+A parked change holds back all later changes of its key, in order; changes of every other key are applied. The row that
+halted a whole table is kept for the operator to see, but is applied again from the stream.
+
+`Counts` records the fate of each change in a group of cuts. The sum equals the number of committed changes (features
+2.17).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from venus.model import ChangeKind, TableSchema
 
 @dataclass(slots=True)
 class Count:
-    """The changes of one table."""
+    """Numbers of changes of one table."""
 
     applied: int = 0
     quarantined: int = 0
@@ -33,7 +36,7 @@ class Count:
 
 
 class Counts:
-    """The changes of every table in one transaction."""
+    """Numbers of changes of every table in one transaction."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.other = 0
@@ -42,7 +45,7 @@ class Counts:
         self._held: list[tuple[int, int, int]] = []
 
     def of(self, table_id: int) -> Count:
-        """Return the count of a table, to be added to."""
+        """Return the mutable count of a table."""
         return self._tables.setdefault(table_id, Count())
 
     @property
@@ -51,24 +54,24 @@ class Counts:
         return [table_id for table_id, count in self._tables.items() if count.applied]
 
     def met(self, piece: Piece) -> None:
-        """Count the offset that an increment without changes takes."""
+        """Count the offset that an increment without changes occupies."""
         self.other += piece.end - piece.start - piece.batch.count
 
     def held(self, section: TableChanges, offset: int) -> None:
-        """Count what waits because its table does not follow."""
+        """Count a section that waits because its table does not follow."""
         table_id = section.table_id
         state = self._catalogue.tables.get(table_id)
         if state is None:
-            return  # a table that this target does not know: not accounted for, which is the alarm
+            return  # an unknown table stays unaccounted for, which raises the alarm
         if state.held_from is not None and offset < state.held_from:
-            self.of(table_id).applied += section.count  # a resync has brought a later state already
+            self.of(table_id).applied += section.count  # a resync has already brought a later state
             return
         self.of(table_id).held += section.count
         if RESYNC in self._catalogue.sweeps.get(table_id, {}):
             self._held.append((table_id, offset, section.count))
 
     def texts(self, target: PostgresTarget, session: Session) -> list[str]:
-        """Return the statements that add these to the counters at the target."""
+        """Return the statements that add these numbers to the counters at the target."""
         counts = [(table_id, c.applied, c.quarantined, c.skipped, c.held) for table_id, c in self._tables.items()]
         if len(counts) == 1:
             counted = [target.own_prepared(session, "count", *counts[0])]
@@ -80,12 +83,12 @@ class Counts:
         ]
 
 
-#: What is said of a change that waits because an earlier one of its key does.
+#: Message of a change that waits because an earlier change of its key waits.
 BEHIND = "behind an earlier change of its key"
 
 
 class Parking:
-    """The quarantine, within one transaction."""
+    """The quarantine within one transaction."""
 
     def __init__(
         self, target: PostgresTarget, session: Session, catalogue: Catalogue, verdicts: Verdicts, counts: Counts
@@ -95,13 +98,13 @@ class Parking:
         self._catalogue = catalogue
         self._verdicts = verdicts
         self._counts = counts
-        #: Refused changes that this transaction has kept: what the target said belongs to the first of a key only.
+        #: Keys whose first refused change this transaction has kept: only the first one gets the target's message.
         self._explained: set[tuple[int, bytes]] = set()
-        #: table -> offset of a TRUNCATE: what was refused before it does not matter any more.
+        #: table -> offset of a TRUNCATE: earlier refusals are irrelevant.
         self._emptied: dict[int, int] = {}
 
     def divide(self, rows: Rows, piece: Piece, schema: TableSchema, *, catching_up: bool) -> tuple[Rows, Rows | None]:
-        """Return what is to be applied, and what was parked instead."""
+        """Park the changes that have to wait; return the changes to apply, and the parked ones."""
         table_id = schema.table_id
         skipped = self._catalogue.skipped.get(table_id)
         if skipped and catching_up:
@@ -117,7 +120,7 @@ class Parking:
         return rows.where(~mask), parked
 
     def _first_of(self, table_id: int) -> Callable[[bytes], int | None]:
-        """Return what says from which offset on the changes of a key wait; no work for each key that does."""
+        """Return a function that finds the offset from which a key's changes wait, without a copy of both mappings."""
         suspects, parked = self._verdicts.suspects.get(table_id, {}), self._catalogue.parked.get(table_id, {})
         since = self._emptied.get(table_id, LOADED)
 
@@ -136,7 +139,7 @@ class Parking:
         return rows.where(keep)
 
     def keep_refused(self, section: TableChanges, offset: int, piece: Piece, schema: TableSchema) -> None:
-        """Keep the row that halted its table, so that the operator can see it."""
+        """Store the row that halted its table, so that the operator can see it."""
         suspects = self._verdicts.suspects.get(section.table_id, {})
         if not suspects or section.kind is not ChangeKind.CHANGES:
             return
@@ -146,7 +149,7 @@ class Parking:
             self._keep(rows.where(mask), piece, schema, HALTED)
 
     def emptied(self, table_id: int, offset: int) -> None:
-        """Settle whatever waited before a TRUNCATE at `offset`: the rows would be gone anyway."""
+        """Settle the changes that waited before a TRUNCATE at `offset`, because it removes their rows."""
         self._emptied[table_id] = offset
         if not self._catalogue.parked.get(table_id):
             return

@@ -1,4 +1,8 @@
-"""What the apply loop remembers across sessions with the target, and what it tells whoever runs it."""
+"""State of the apply loop that outlives a session with the target, and its reports to the caller.
+
+It includes the cleanup of the quarantine, which deletes changes that were decided long ago and never those that wait.
+One statement examines a bounded number of changes, in the order of their arrival (features 2.16).
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,19 @@ from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.under.circuit import TargetCircuit
 
-#: So many are looked at by one statement, and so long after the one before.
+logger = logging.getLogger(__name__)
+
+REPORT_S = 0.5
+HESITATE_S = 60.0
+#: How many changes one cleanup statement examines, and the pause between two statements.
 PIECE_ROWS = 1_000
 PIECE_EVERY_S = 1.0
-#: When all have been looked at, they are looked at once more after this long.
+#: The pause between two passes over the whole quarantine.
 ROUND_EVERY_S = 3600.0
 
 
 class Clearing:
-    """How far the clearing is: it outlives a session with the target."""
+    """Cleanup of the quarantine; its progress outlives a session with the target."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -31,7 +39,7 @@ class Clearing:
         self._due: float | None = None
 
     def step(self, target: PostgresTarget, session: Session) -> None:
-        """Clear the next piece, if it is time for it."""
+        """Clear the next piece if it is due."""
         now = self._monotonic()
         if self._due is not None and now < self._due:
             return
@@ -42,19 +50,13 @@ class Clearing:
             self._after, self._due = reached, now + PIECE_EVERY_S
             return
         if self._gone:
-            logger.info("target %s: %s changes, decided long ago, left the quarantine", target.name, self._gone)
+            logger.info("target %s: removed %s old decided changes from the quarantine", target.name, self._gone)
         self._after, self._gone, self._due = 0, 0, now + ROUND_EVERY_S
-
-
-logger = logging.getLogger(__name__)
-
-REPORT_S = 0.5
-HESITATE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyReport(FollowReport):
-    """What the loop says of itself to whoever runs it."""
+    """Report of the apply loop."""
 
     circuit: str
     held: tuple[TableState, ...] = ()
@@ -65,12 +67,12 @@ Report = Callable[[ApplyReport], None]
 
 
 class Loop(TargetCircuit):
-    """One loop's memory: counters, the circuit, verdicts on refused rows, the wish to stop."""
+    """State of one apply loop: counters, the circuit, verdicts on refused rows, the stop signal."""
 
     def __init__(self, target: str, stop: threading.Event, report: Report | None) -> None:
         super().__init__(target)
         self.stop = stop
-        #: What is decided about refused rows of the cut that is being applied; outlives a session.
+        #: Verdicts on refused rows of the current cut; they outlive a session.
         self.verdicts = Verdicts()
         self.clearing = Clearing(time.monotonic)
         self._report = report
@@ -79,22 +81,22 @@ class Loop(TargetCircuit):
         self._reported = 0.0
         self._offset = 0
         self._ahead_from = 0.0
-        #: Tables of which a cut must not be merged piece by piece.
+        #: Tables whose cuts must not be merged piece by piece.
         self.whole: set[int] = set()
 
     @property
     def goes_ahead(self) -> bool:
-        """Whether cuts are to be written before they are decided."""
+        """Whether the session writes cuts before they are decided."""
         return time.monotonic() >= self._ahead_from
 
     def hesitate(self, reason: str) -> None:
-        """Write the cuts of the next minute only after their decision."""
+        """Write cuts only after their decision for the next minute."""
         logger.info("target %s: a cut waits for its decision: %s", self._target, reason)
         self._ahead_from = time.monotonic() + HESITATE_S
 
     def merge_whole(self, table_id: int) -> None:
-        """From now on merge every cut of this table whole."""
-        logger.info("target %s: cuts of table %s are merged whole from now on", self._target, table_id)
+        """Merge every later cut of this table as a whole."""
+        logger.info("target %s: merging cuts of table %s as a whole from now on", self._target, table_id)
         self.whole.add(table_id)
 
     @property
@@ -102,16 +104,16 @@ class Loop(TargetCircuit):
         return self.stop.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Wait, but not longer than until stop."""
+        """Wait until the time is over or the loop stops."""
         self.stop.wait(seconds)
 
     def begun(self, offset: int) -> None:
-        """Take note of where a session begins."""
+        """Record the offset at which a session begins."""
         self.record_session()
         self._offset = offset
 
     def applied(self, offset: int, rows: int) -> None:
-        """Take note of a transaction."""
+        """Record a committed transaction."""
         self.verdicts = Verdicts()
         self.breaker.worked(0.0, time.monotonic())
         self._offset = offset
@@ -119,25 +121,25 @@ class Loop(TargetCircuit):
         self._transactions += 1
 
     def answered(self, latency_s: float) -> str:
-        """Take note of how long the target took for a few rows; a slow one is left alone for a while."""
+        """Record how long the target took for a few rows; a slow target is isolated for a while."""
         error = super().answered(latency_s)
         if error:
             self.tell((), error=error, now=True)
         return error
 
     def constraints(self, text: str) -> None:
-        """Say once how foreign keys are treated."""
+        """Log how foreign keys are treated, once for each change."""
         if text != self._constraints:
             self._constraints = text
             logger.info("target %s: %s", self._target, text)
 
     def trying_again(self, error: BaseException | None) -> None:
-        """Say so in the log and to whoever runs it."""
+        """Log and report an error before the next try."""
         super().trying_again(error)
         self.tell((), error=str(error), now=True)
 
     def tell(self, held: Sequence[TableState], *, error: str = "", now: bool = False) -> None:
-        """Report, not too often."""
+        """Report to the caller, at most every `REPORT_S` seconds unless `now`."""
         if self._report is None or (not now and time.monotonic() - self._reported < REPORT_S):
             return
         self._reported = time.monotonic()

@@ -1,9 +1,11 @@
-"""Makes one table of one target equal to the broker's full data while everything else streams (features 3, U1).
+"""Resync: make one table equal to the broker's full data while everything else streams (features 3, U1).
 
-The loop records the key of every change of the table; a second connection loads the full data of the table, as of a
-cut S, into a side table; then one transaction of the loop removes and replaces what differs, except for keys touched
-behind S, which are newer. The table can be read all the time. What is durable (the record of touched keys) begins
-before the snapshot, so a killed resync simply loads its side table again.
+The loop records the key of every change of the table. A second connection loads the full data of the table, as of a
+cut S, into a side table. Then one transaction of the loop removes and replaces the rows that differ, except for keys
+with changes behind S, which are newer. The table is readable all the time. The durable record of keys begins before the
+snapshot, so an interrupted resync simply loads its side table again.
+
+A resync also gives a table a new key, and all rows by that key (VENUS 3.4).
 """
 
 from __future__ import annotations
@@ -50,15 +52,15 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: A record that was asked for and not begun yet.
+#: A record that was requested but has not begun.
 REQUESTED = -1
-#: So many side tables are loaded at once: each has a connection to the target, and one to the broker.
+#: How many side tables load at once: each has a connection to the target and one to the broker.
 SIDE_LOADS_MAX = 4
 _RETRY_S = 0.1
 
 
 class SideLoad(threading.Thread):
-    """Loads the full data of one table into a side table, in a connection of its own."""
+    """Thread that loads the full data of one table into a side table, in its own connection."""
 
     def __init__(
         self, target: PostgresTarget, sql: RowSql, recorded_from: int, predicate: str = "",
@@ -71,13 +73,13 @@ class SideLoad(threading.Thread):
         self._predicate = predicate
         self._rows = rows
         self._stop_asked = threading.Event()
-        #: The cut of the side table, when it is complete.
+        #: The cut of the side table; set when it is complete.
         self.cut: int | None = None
         self.schema: TableSchema | None = None
         self.error: VenusError | None = None
 
     def stop(self) -> None:
-        """Give up."""
+        """Abort the load and wait for the thread."""
         self._stop_asked.set()
         self.join()
 
@@ -105,7 +107,7 @@ class SideLoad(threading.Thread):
                     return
             finally:
                 snapshots.close(snapshot.snapshot_id)
-            self._stop_asked.wait(_RETRY_S)  # the full data lags behind what this target has applied
+            self._stop_asked.wait(_RETRY_S)  # the full data lags behind this target
 
     def _copy(self, session: Session, snapshots: Snapshots, snapshot: broker_pb2.Snapshot) -> None:
         table_id = self._sql.placed.schema.table_id
@@ -134,7 +136,7 @@ class SideLoad(threading.Thread):
         self.schema, self.cut = schema, snapshot.offset
 
     def _create(self, session: Session, sql: RowSql) -> None:
-        """Lay the side table out by the newest schema; the target may be a version behind. Raises LabelsMissing."""
+        """Create the side table by the newest schema; the target may be a version behind. Raises LabelsMissing."""
         require_labels(session, sql.placed, self._target.name)
         own, wire = sql.placed.type_names, sql.placed.schema.wire_columns
         columns = ", ".join(f"{sql.placed.column(c.name)} {type_sql(c.type, own)}" for c in wire)
@@ -142,7 +144,7 @@ class SideLoad(threading.Thread):
 
 
 class Resyncs:
-    """The resyncs of one following."""
+    """The resyncs of one apply session."""
 
     def __init__(self, target: PostgresTarget) -> None:
         self._target = target
@@ -153,13 +155,13 @@ class Resyncs:
         return bool(self._loads)
 
     def close(self) -> None:
-        """Stop what is being loaded; it begins again with the next following."""
+        """Stop the loads; the next apply session starts them again."""
         for load in self._loads.values():
             load.stop()
         self._loads.clear()
 
     def step(self, session: Session, catalogue: Catalogue) -> bool:
-        """Go on with every resync; return whether the catalogue must be read again."""
+        """Advance every resync; return whether the catalogue must be read again."""
         wanted = {t: purposes[RESYNC] for t, purposes in catalogue.sweeps.items() if RESYNC in purposes}
         for table_id in set(self._loads) - set(wanted):
             self._loads.pop(table_id).stop()
@@ -169,12 +171,12 @@ class Resyncs:
             if state is None:
                 continue
             if recorded_from == REQUESTED:
-                if table_id in self._loads:  # what it loads is too old: the table was emptied or swept since
+                if table_id in self._loads:  # the load is too old: the table was emptied or swept since
                     self._loads.pop(table_id).stop()
                 self._begin(session, catalogue, state)
                 changed = True
             elif table_id not in self._loads and len(self._loads) >= SIDE_LOADS_MAX:
-                continue  # its turn comes
+                continue  # it waits for a free slot
             elif table_id not in self._loads:
                 sql = catalogue.sql(self._target, table_id, state.schema_version)
                 load = SideLoad(self._target, sql, recorded_from, state.predicate, catalogue.position.rows)
@@ -191,13 +193,13 @@ class Resyncs:
         )  # fmt: skip
 
     def _begin(self, session: Session, catalogue: Catalogue, state: TableState) -> None:
-        """Record touched keys from exactly the applied offset on."""
+        """Start to record keys exactly from the applied offset on."""
         transaction = self._transaction(session, catalogue, state.table_id)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
         transaction.begin()
         try:
             transaction.recording.start(state.table_id, RESYNC, catalogue.position.offset, sql)
-        except TargetError as error:  # the table is gone: that ends its resync, and nothing else
+        except TargetError as error:  # a dropped table ends its own resync only
             session.rollback()
             self._give_up(session, catalogue, state, str(error))
         else:
@@ -214,9 +216,9 @@ class Resyncs:
         if load.cut is None or load.schema is None:
             return self._give_up(session, catalogue, state, str(load.error or "stopped"))
         if state.state == ACTIVE and catalogue.position.offset < load.cut:
-            return False  # the stream has not come to the cut yet
+            return False  # the stream has not reached the cut yet
         if state.state in (ACTIVE, CATCHUP) and catalogue.newest(state.table_id).identity != load.schema.identity:
-            return False  # nor to the version that halts the table
+            return False  # nor the version that halts the table
         try:
             self._replace(session, catalogue, state, load.cut, load.schema)
         except Superseded:
@@ -252,10 +254,10 @@ class Resyncs:
         self, session: Session, catalogue: Catalogue, state: TableState, cut: int, sql: RowSql,
         transaction: ApplyTransaction,
     ) -> tuple[int, int]:  # fmt: skip
-        """Make the table equal to the side table; return how many rows were removed and brought."""
+        """Make the table equal to the side table; return how many rows were removed and added."""
         schema, before = sql.placed.schema, catalogue.newest(state.table_id)
         if before.identity != schema.identity:
-            transaction.recording.stop(state.table_id, SWEEP, sql)  # it knows the former keys
+            transaction.recording.stop(state.table_id, SWEEP, sql)  # it has the old keys
             evolve = partial(self._evolve, session, catalogue, state, schema, rekeying=True)
             return replace_rows(session, state, self._target.place(before), sql, evolve)
         self._evolve(session, catalogue, state, schema)
@@ -289,11 +291,11 @@ class Resyncs:
         self._target.own(session, "set_version", table_id=state.table_id, version=schema.version, reason=remarks)
 
     def _hold(self, session: Session, state: TableState, cut: int) -> None:
-        """Let a table that did not follow go on from the cut, or from where it had come to if that is later."""
+        """Let a table that did not follow continue from the cut, or from its `held_from` if that is later."""
         after = {HALTED: CATCHUP, CATCHUP: CATCHUP, PAUSED: PAUSED}[state.state]
         reason = state.reason if after == PAUSED else ""
         now = next(t for t in self._target.tables(session) if t.table_id == state.table_id)
-        held_from = max(cut, now.held_from or 0)  # catching up may have moved it since the catalogue was read
+        held_from = max(cut, now.held_from or 0)  # a catch-up may have moved it since the catalogue was read
         self._target.own(session, "count_contained", table_id=state.table_id, offset=held_from)
         self._target.set_state(session, state.table_id, after, held_from=held_from, reason=reason)
 
@@ -313,21 +315,21 @@ class Resyncs:
 
 
 def refuse_former_key(newest: TableSchema, version: TableSchema, target: str) -> None:
-    """Raise TargetError for rows of the full data that were written by another key than the newest version has."""
+    """Raise TargetError for rows of the full data that have another key than the newest version."""
     if newest.identity != version.identity:
         name, former = newest.qualified, ", ".join(version.key)
         raise TargetError(
-            f"the broker still has rows by the former key ({former}): `venus resync {name}` reads the table again at "
-            f"the source; when that is done, `venus resync {name} --target {target}`"
+            f"the broker still has rows by the former key ({former}): run `venus resync {name}`, which reads the table "
+            f"again at the source, and then `venus resync {name} --target {target}`"
         )
 
 
 def replace_rows(
     session: Session, state: TableState, before: Placed, sql: RowSql, evolve: Callable[[], None]
 ) -> tuple[int, int]:
-    """Replace key and rows; return how many were removed and brought. `evolve` = what the version changes besides.
+    """Replace key and rows; return how many rows were removed and added. `evolve` makes the version's other changes.
 
-    Raises TargetError. The key of a table that VENUS has not made is its owner's affair.
+    VENUS does not change the key of a table that it has not created. Raises TargetError.
     """
     if state.created:
         _drop_key(session, before)
@@ -346,18 +348,18 @@ def _drop_key(session: Session, placed: Placed) -> None:
     rows = session.rows(statement("dictionary", "referring"), {"table": placed.sql})
     if rows:
         drops = "; ".join(f"ALTER TABLE {table} DROP CONSTRAINT {quoted(name)}" for table, name in rows)
-        raise TargetError(f"foreign keys at the target lead to the former key of {placed.qualified}: {drops}")
+        raise TargetError(f"foreign keys at the target refer to the former key of {placed.qualified}: {drops}")
     for (name,) in session.rows(statement("dictionary", "primary_key"), {"table": placed.sql}):
         session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}")
 
 
 def _require_key(session: Session, placed: Placed, newest: TableSchema) -> None:
-    """Refuse a table whose owner has not given it the new key, by the names that its columns have until now."""
+    """Refuse a table that its owner has not given the new key, under the current names of its columns."""
     known = {c.number: c.name for c in placed.schema.columns}
     key = [placed.fold(known.get(number, name)) for name, number in newest.identity]
     there = existing.read(session, placed)
     if there is None or frozenset(key) not in there.unique_keys:
         columns = ", ".join(key)
         raise TargetError(
-            f"{placed.qualified} {existing.NO_KEY} on ({columns}): give it one there, and drop the former"
+            f"{placed.qualified} {existing.NO_KEY} on ({columns}): add one at the target and drop the former key"
         )

@@ -1,12 +1,14 @@
-"""Lets a target go on whose place in the queue is gone: from the full data, while readers keep the rows they have.
+"""Starting over from the full data when the queue no longer has the applied offset; readers keep their rows.
 
 A mirror that lost its disk, or a queue that was trimmed, no longer has the changes from the applied offset on. The
-applied offset then moves to the cut of a snapshot. Every table waits there, with its old rows, until a resync has made
-it equal to the full data (`resync.py`); the changes behind the cut are held for it. All of this is one transaction, so
-a process that is killed goes on with the resyncs.
+applied offset then moves to the cut of a snapshot. Every table waits there with its old rows until a resync has made it
+equal to the full data (`resync.py`). The changes behind the cut are held for it. All of this is one transaction, so a
+restarted process continues with the resyncs.
 
-It happens by itself where the broker merely lost the increments. If the broker has another history or other rows, the
-target follows only when an operator asks for it: `venus resync --all`.
+This is automatic where the broker merely lost increments. If the broker has another history or other rows, the target
+follows only after an operator's request: `venus resync --all`.
+
+A predicate that was changed in the configuration also leads to resyncs: `take_over` requests them (SREM 2).
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: Above every offset: everything that is held or refused is contained in the full data.
+#: Above every offset: the full data contains every held or refused change.
 _EVERYTHING = 1 << 62
 
 
 def start_over(target: PostgresTarget, session: Session, catalogue: Catalogue, error: Diverged) -> bool:
-    """Move the target to a cut of the full data, and ask for the resync of every table. Return False if not allowed.
+    """Move the target to a cut of the full data and request the resync of every table. Return False if not allowed.
 
-    After True the caller reads the catalogue again: an operator may have changed it first, then nothing is done yet.
+    After True the caller reads the catalogue again. If an operator's command came first, nothing was done yet.
     """
     with Snapshots(target.broker) as snapshots:
         snapshot = snapshots.open(target.business, holder=f"resync of {target.group}")
@@ -69,7 +71,7 @@ def start_over(target: PostgresTarget, session: Session, catalogue: Catalogue, e
 def is_allowed(error: Diverged, catalogue: Catalogue, there: RowsIdentity | None) -> bool:
     """Return whether the target may follow the full data. Pure.
 
-    Without an operator's request, rows that the set above merely stopped choosing must not disappear from the target.
+    Without an operator's request, rows that the upstream merely no longer selects must not disappear from the target.
     """
     if ACCOUNT in catalogue.sweeps.get(0, {}):
         return True
@@ -79,7 +81,7 @@ def is_allowed(error: Diverged, catalogue: Catalogue, there: RowsIdentity | None
 
 
 class _Move:
-    """The transaction that moves the applied offset."""
+    """Transaction that moves the applied offset."""
 
     def __init__(
         self, target: PostgresTarget, session: Session, catalogue: Catalogue, snapshot: broker_pb2.Snapshot
@@ -106,12 +108,12 @@ class _Move:
         )  # fmt: skip
         session.run("COMMIT")
         logger.warning(
-            "target %s: %s; every table is made equal to the full data, and the stream goes on from offset %s",
+            "target %s: %s; resyncing every table with the full data, the stream continues from offset %s",
             target.name, error, snapshot.offset,
         )  # fmt: skip
 
     def _hold(self, state: TableState) -> None:
-        """Let a table keep its rows until it is equal to the full data; what waits for it is contained there."""
+        """Halt a table until its resync. It keeps its rows, and the full data contains its waiting changes."""
         target, session, table_id = self._target, self._session, state.table_id
         everything = {"table_id": table_id, "offset": _EVERYTHING}
         for name in ("count_contained", "count_superseded"):
@@ -119,7 +121,7 @@ class _Move:
         target.own(session, "supersede_quarantine", reason="resync", **everything)
         target.own(session, "end_held", table_id=table_id)
         sql = self._catalogue.sql(target, table_id, state.schema_version)
-        # the end of a sweep would take away what it has not met in the changes that are gone
+        # the end of a sweep would delete the rows whose keys were in the lost changes
         self._recording.stop(table_id, SWEEP, sql)
         self._recording.request(table_id, RESYNC)
         if state.state == PAUSED:
@@ -129,7 +131,7 @@ class _Move:
 
     @property
     def _held_from(self) -> int:
-        """From where on a table lacks changes: never an offset that the queue has and that means another change."""
+        """The offset from which a table lacks changes; never an offset that means another change in the new queue."""
         offset = self._catalogue.position.offset
         return offset if offset < self._snapshot.offset else 0
 
@@ -142,7 +144,7 @@ class _Move:
         return sorted(found, key=lambda schema: (schema.table_id, schema.version))
 
     def _meet(self, schema: TableSchema) -> None:
-        """Keep a table version whose description may be gone from the queue; make a table that is new."""
+        """Store a table version that the queue may no longer describe; create a table that is new."""
         known = self._catalogue.newest(schema.table_id) if schema.table_id in self._catalogue.tables else None
         keep_version(self._target, self._session, schema, known)
         newest = max(s.version for s in self._schemas() if s.table_id == schema.table_id)
@@ -157,9 +159,9 @@ class _Move:
 
 
 def take_over(target: PostgresTarget, session: Session, catalogue: Catalogue) -> bool:
-    """Begin what the configuration asks for and the target does not have; return whether to read the catalogue again.
+    """Put changed predicates of the configuration in force; return whether the catalogue must be read again.
 
-    Raises ConfigError for a predicate that does not fit its table, unless it is in force: then its table halts.
+    Raises ConfigError for a predicate that does not fit its table. One already in force halts its table instead.
     """
     wanted = _wanted(target, catalogue)
     states = [s for s in catalogue.tables.values() if s.state != LOADING]
@@ -168,14 +170,14 @@ def take_over(target: PostgresTarget, session: Session, catalogue: Catalogue) ->
         if state.table_id in wanted:
             wanted[state.table_id].check()
     begun = [s for s in states if s.predicate_before is not None and s not in changed]
-    begun = [s for s in begun if RESYNC not in catalogue.sweeps.get(s.table_id, {})]  # given up
+    begun = [s for s in begun if RESYNC not in catalogue.sweeps.get(s.table_id, {})]  # its resync has failed
     if changed or begun:
         _record(target, session, catalogue, changed + begun, wanted)
     return bool(changed or begun)
 
 
 def _wanted(target: PostgresTarget, catalogue: Catalogue) -> dict[int, Assigned]:
-    """Return the configuration's predicates, each with the newest version of its table that the target has met."""
+    """Return the configured predicates, each with the newest received version of its table."""
     where, schemas = target.config.where, list(_newest(catalogue).values())
     try:
         return assigned(where, schemas, target.name)
@@ -184,7 +186,7 @@ def _wanted(target: PostgresTarget, catalogue: Catalogue) -> dict[int, Assigned]
 
 
 def _at_broker(target: PostgresTarget) -> list[str]:
-    """Return the tables that the broker knows: one of them may be on its way to the target."""
+    """Return the tables of the broker: one of them may not have reached the target yet."""
     with Admin(target.broker) as admin:
         found = admin.status(target.business).businesses
     return [f"{t.namespace}.{t.name}" for business in found for t in business.tables]
@@ -211,7 +213,7 @@ def _record(
     states: list[TableState],
     wanted: dict[int, Assigned],
 ) -> None:
-    """Put the predicates in force and ask for the resyncs; nothing if an operator has come in between."""
+    """Put the predicates in force and request the resyncs; do nothing if an operator's command came first."""
     found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
     if found == (catalogue.position.offset, catalogue.position.control):
         for state in states:
@@ -219,7 +221,7 @@ def _record(
             target.own(session, "set_predicate", table_id=state.table_id, predicate=text, before=state.predicate)
             target.own(session, "put_sweep", table_id=state.table_id, purpose=RESYNC, offset=-1)
             logger.info(
-                "target %s: %s gets %s, until now %s",
+                "target %s: %s gets %s, previously %s",
                 target.name, state.source_name, rows_where(text), rows_where(state.predicate),
             )  # fmt: skip
     session.run("COMMIT")

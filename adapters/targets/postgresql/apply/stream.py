@@ -1,4 +1,4 @@
-"""The stream from the broker that an apply session follows: increments come in, whole cuts go out (VENUS 3.4)."""
+"""The stream that an apply session receives from the broker: increments are assembled into whole cuts (VENUS 3.4)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
 from venus.rpc.subscriber import Subscriber
 
-#: How long a quiet stream is listened to before its session looks at what operators have asked for.
+#: How long a session waits on a quiet stream before it looks for operators' commands.
 IDLE_S = 1.0
-#: A transaction with changes that are not decided is kept open so long after the last word about them.
+#: How long a transaction with undecided changes stays open after the last increment.
 DECISION_WAIT_S = 5.0
 
 
 class Stream:
-    """One stream, from the target's applied offset on. `ahead` = also what is not decided yet."""
+    """One stream from the target's applied offset on. `ahead` includes increments that are not decided yet."""
 
     def __init__(self, target: PostgresTarget, catalogue: Catalogue, *, ahead: bool) -> None:
         settings = target.settings.apply
         self._target = target
         self._rows_max = settings.cut_group_rows_max
-        self._told = (0, 0)
+        self._acknowledged = (0, 0)
         self.ahead = ahead
-        #: About how many rows the target's tables have, and when that was read.
+        #: Approximate row counts of the target's tables, and when they were read.
         self.row_counts: dict[int, int] = {}
         self.counted_at_us = 0
-        #: Which rows the broker's set has at the applied offset; None = it does not say.
+        #: Rows identity of the broker's set at the applied offset; None = unknown.
         self.rows: RowsIdentity | None = None
         self.cuts = Assembler(catalogue.position.offset)
         self._subscriber = Subscriber(
@@ -41,7 +41,7 @@ class Stream:
         )
 
     def open(self, catalogue: Catalogue) -> int:
-        """Open it; return where the queue begins. Raises Diverged with the way out."""
+        """Open the stream; return the offset at which the queue begins. Raises Diverged with the remedy."""
         position = catalogue.position
         try:
             opened = self._subscriber.open(position.offset, position.epoch, kept=catalogue.kept(), rows=position.rows)
@@ -56,30 +56,30 @@ class Stream:
         return self._subscriber.nearer_is_back
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection to the broker."""
         self._subscriber.close()
 
-    # -- what the broker is told -----------------------------------------------------------------------------------
+    # -- reports to the broker -------------------------------------------------------------------------------------
 
     def report(self, catalogue: Catalogue, *, waits: Sequence[TableCondition] = ()) -> None:
-        """Tell how the tables stand, and for whom they wait."""
+        """Report the states of the tables and what they wait for."""
         condition = catalogue.condition()
         figures = replace(condition.figures, rows=self.row_counts, counted_at_us=self.counted_at_us)
         self._subscriber.report(replace(condition, tables=(*waits, *condition.tables), figures=figures))
 
     def acknowledge(self, applied: int, kept: int, unaccounted: int | None = None) -> None:
-        """Tell what is applied, and from where on the broker must keep the queue."""
-        self._told = applied, kept
+        """Acknowledge the applied offset, and the offset from which the broker must keep the queue."""
+        self._acknowledged = applied, kept
         self._subscriber.acknowledge(applied, kept=kept, unaccounted=unaccounted)
 
     def told(self, applied: int, kept: int) -> bool:
-        """Whether the broker has heard that already."""
-        return self._told == (applied, kept)
+        """Return whether these offsets were acknowledged already."""
+        return self._acknowledged == (applied, kept)
 
-    # -- what comes ------------------------------------------------------------------------------------------------
+    # -- increments ------------------------------------------------------------------------------------------------
 
     def receive(self, *, busy: bool) -> bool:
-        """Take what has arrived; return whether something can be applied. `busy` = there is something else to do."""
+        """Take the arrived increments; return whether a cut can be applied. `busy` means not to wait for long."""
         cuts = self.cuts
         timeout_s = 0.0 if cuts.has_complete else 0.01 if busy else IDLE_S
         while not cuts.is_full(self._rows_max):
@@ -92,12 +92,15 @@ class Stream:
         return cuts.has_complete or cuts.is_open_full(self._rows_max)
 
     def hear(self, heard: float) -> float:
-        """Take what arrives next; return when something arrived last. A silent producer must not hold our locks."""
+        """Take the next increments; return when the last one arrived.
+
+        Raises Hesitate if the stream is silent for too long, because the open transaction holds locks.
+        """
         increments = self._subscriber.increments(IDLE_S)
         for increment in increments:
             self.cuts.arrive(increment)
         if increments:
             return time.monotonic()
         if self.cuts.ahead and time.monotonic() - heard > DECISION_WAIT_S:
-            raise Hesitate(f"nothing was heard of it for {DECISION_WAIT_S:g} s")
+            raise Hesitate(f"no increment arrived for {DECISION_WAIT_S:g} s")
         return heard

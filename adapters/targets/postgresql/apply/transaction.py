@@ -1,9 +1,13 @@
-"""One target transaction: whole cuts, and the applied offset with them (VENUS 3.4).
+"""One target transaction: whole cuts together with the applied offset (VENUS 3.4).
 
-What a cut brings takes three ways. New table versions go to `schema/tables.py` and what concerns a whole table to
-`markers.py`; both act behind everything that came before. Changes go to `writer.py`, which knows neither. What the
-target refuses ends the transaction with `RowsRefused`; the caller decides and tries again with a verdict, which is then
-carried out in the same transaction as everything else.
+The content of a cut takes three paths. New table versions go to `schema/tables.py`, and markers for a whole table go to
+`markers.py`; both act after all earlier changes. Changes go to `writer.py`, which does not depend on the other two. A
+refusal of the target ends the transaction with `RowsRefused`. The caller decides and tries again with a verdict, which
+the new transaction carries out.
+
+A refusal at COMMIT names no table, because deferred constraints and constraint triggers act there. The cut is then
+applied again, and `commit_one_by_one` makes each constraint act before COMMIT, so that its name leads to the table
+(features 2.16).
 """
 
 from __future__ import annotations
@@ -35,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 class ApplyTransaction:
-    """Applies pieces in one transaction.
+    """Transaction that applies pieces of cuts.
 
-    `only` = catch up this one table and leave the applied offset alone. `whole` = the tables of which a cut must not be
-    merged piece by piece, None = all.
+    `only` catches up this one table and leaves the applied offset unchanged. `whole` lists the tables whose cuts must
+    not be merged piece by piece; None means all tables.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class ApplyTransaction:
         self._defer = defer_constraints
         self._halted: set[int] = set()
         self.heartbeat_us: int | None = None
-        #: Which rows the broker's set has behind what was added; None = as before.
+        #: Rows identity of the broker's set behind the added pieces; None = unchanged.
         self.rows: RowsIdentity | None = None
         self.recording = Recording(target, session, catalogue)
         self._counts = Counts(catalogue)
@@ -76,16 +80,16 @@ class ApplyTransaction:
 
     @property
     def other(self) -> int:
-        """How many offsets of this transaction belong to no table."""
+        """The number of offsets of this transaction that belong to no table."""
         return self._counts.other
 
     @property
     def changed(self) -> bool:
-        """Whether the catalogue in memory is behind what this transaction has written."""
+        """Whether this transaction has outdated the catalogue in memory."""
         return bool(self._verdicts) or self._schemas.changed or self.recording.changed or self.rows is not None
 
     def begin(self) -> None:
-        """Open the transaction, as the only one who applies."""
+        """Begin, and lock the applied offset. Raises Superseded if the state of the target has changed."""
         defer = "SET CONSTRAINTS ALL DEFERRED; " if self._defer else ""
         text = f"BEGIN; {defer}{self._target.own_text(self._session, 'hold_position')}"
         found = self._session.row(text)
@@ -96,7 +100,7 @@ class ApplyTransaction:
             self._halt(table_id, reason)
 
     def add(self, piece: Piece) -> None:
-        """Take the next increment."""
+        """Add the next increment."""
         for schema in piece.batch.schemas:
             self._meet(schema)
         self._counts.met(piece)
@@ -108,18 +112,18 @@ class ApplyTransaction:
         self._writer.make_room()
 
     def meet_newest(self, table_id: int) -> None:
-        """Bring a table that was held to the newest version that came meanwhile: perhaps no row has come with it."""
+        """Bring a table that was held to its newest received version, which may have come without any row."""
         newest = self._catalogue.newest_met(table_id)
         if newest.version > self._catalogue.tables[table_id].schema_version:
             self._refuse_unfit(newest)
             self._evolve(newest)
 
     def flush(self) -> None:
-        """Write everything that has come."""
+        """Write all added changes."""
         self._writer.flush()
 
     def finish(self, end: Callable[[], str]) -> None:
-        """Write everything, then `end`'s statement, and commit. Raises CommitRefused unless it is done one by one."""
+        """Write everything, run the statement of `end` and commit. Raises CommitRefused; one by one, RowsRefused."""
         self.flush()
         if self._verdicts.one_by_one:
             self._session.run("; ".join([*self._counts.texts(self._target, self._session), end()]))
@@ -134,10 +138,10 @@ class ApplyTransaction:
         except TargetError as refusal:
             raise CommitRefused(str(refusal)) from refusal
 
-    # -- schema changes, in front of the rows ----------------------------------------------------------------------
+    # -- schema changes, before the rows ---------------------------------------------------------------------------
 
     def _meet(self, schema: TableSchema) -> None:
-        """Take a table version that an increment describes."""
+        """Add a table version that an increment describes."""
         self._schemas.keep(schema)
         if self._only is not None or schema.is_heartbeat or schema.table_id in self._halted:
             return
@@ -149,7 +153,7 @@ class ApplyTransaction:
             self._evolve(schema)
 
     def _refuse_unfit(self, schema: TableSchema) -> None:
-        """Halt a table whose predicate names a column that this version does not have, or has as another one."""
+        """Refuse a version that lacks a column of the table's predicate, or has another column of that name."""
         found, state = self._catalogue, self._catalogue.tables[schema.table_id]
         try:
             now = found.predicate(schema.table_id, schema.version)
@@ -166,12 +170,12 @@ class ApplyTransaction:
             raise RowsRefused(
                 schema.table_id,
                 f"its predicate ({state.predicate}) names {other}, which is another column since version "
-                f"{schema.version}: the rows here were chosen by the former one; "
-                f"`venus resync {state.source_name} --target {self._target.name}` chooses them again", [],
+                f"{schema.version}: the former column has selected the rows here; "
+                f"`venus resync {state.source_name} --target {self._target.name}` selects them again", [],
             )  # fmt: skip
 
     def _evolve(self, schema: TableSchema) -> None:
-        if schema.types:  # a label that is renamed is that of other tables too
+        if schema.types:  # other tables may use a renamed label, too
             self._writer.flush()
         self._writer.flush_table(schema.table_id)
         self._schemas.evolve(schema)
@@ -197,21 +201,21 @@ class ApplyTransaction:
             self._counts.of(table_id).held -= section.count
         self._refuse_unfit(schema)
         if section.schema_version != self._catalogue.tables[table_id].schema_version:
-            self._evolve(schema)  # its version was met while the table was held
+            self._evolve(schema)  # the version arrived while the table was held
         if section.kind is ChangeKind.CHANGES:
             self._writer.add(section, offset, piece, schema)
         else:
             self._marker(section, offset)
 
     def _hold(self, section: TableChanges, offset: int, piece: Piece, schema: TableSchema) -> None:
-        """Leave a change to the table's catching up."""
+        """Leave a section to the table's catch-up."""
         if section.table_id in self._halted:
             self._parking.keep_refused(section, offset, piece, schema)
-        if self._only is None:  # else it is held already
+        if self._only is None:  # otherwise it already counts as held
             self._counts.held(section, offset)
 
     def _marker(self, section: TableChanges, offset: int) -> None:
-        """Do what concerns the whole table, behind everything before it."""
+        """Apply a marker of a whole table after all earlier changes."""
         table_id = section.table_id
         sql = self._catalogue.sql(self._target, table_id, section.schema_version)
         self._counts.of(table_id).applied += section.count
@@ -226,16 +230,16 @@ class ApplyTransaction:
         else:
             self._markers.end_sweep(table_id, sql)
 
-    # -- what the target refuses -----------------------------------------------------------------------------------
+    # -- refusals of the target ------------------------------------------------------------------------------------
 
     def _halt(self, table_id: int, reason: str) -> None:
         state = self._catalogue.tables[table_id]
         dependants = self._catalogue.dependants(table_id)
         if dependants:
             reason += f" (referred to by {', '.join(dependants)})"
-        if not self._verdicts.suspects.get(table_id) and "`venus " not in reason:  # no row that could be shown
+        if not self._verdicts.suspects.get(table_id) and "`venus " not in reason:  # there is no row to show
             retry = f"`venus quarantine retry --table {state.source_name} --target {self._target.name}`"
-            reason += f"; correct the table there, then {retry}"
+            reason += f"; correct the table at the target, then {retry}"
         self._target.set_state(self._session, table_id, HALTED, held_from=self._start, reason=reason)
         self._halted.add(table_id)
         logger.error("table %s is halted at offset %s: %s", state.source_name, self._start, reason)
@@ -251,10 +255,10 @@ class ApplyTransaction:
 
 
 def commit_one_by_one(session: Session, catalogue: Catalogue, written: Sequence[int]) -> None:
-    """Commit, with what acts at COMMIT made to act before, by name. Raises RowsRefused for the table at fault.
+    """Make each deferred constraint act before COMMIT, then commit. Raises RowsRefused for the table at fault.
 
-    Names need not be unique; and if COMMIT is still refused, a trigger of yet another table acts. Then one of several
-    tables is at fault.
+    Names of constraints need not be unique, and COMMIT itself may still be refused by a trigger of another table. In
+    both cases the error names several candidates.
     """
     by_name = {_name(catalogue, table_id): table_id for table_id in written}
     deferred: dict[str, list[int]] = {}
@@ -277,7 +281,7 @@ def commit_one_by_one(session: Session, catalogue: Catalogue, written: Sequence[
 
 
 def table_of(session: Session, catalogue: Catalogue, refusal: TargetError) -> int | None:
-    """Return the table that violates a constraint, or to which somebody else's table refers. May roll back."""
+    """Return the table that violates a constraint, or to which a table outside of VENUS refers. May roll back."""
     if not isinstance(refusal, Refusal):
         return None
     by_name = {(t.namespace, t.name): t.table_id for t in catalogue.tables.values()}
@@ -288,8 +292,8 @@ def table_of(session: Session, catalogue: Catalogue, refusal: TargetError) -> in
 
 
 def _refused(refusal: TargetError, table_ids: Sequence[int], where: str = "") -> RowsRefused:
-    said = refusal.summary if isinstance(refusal, Refusal) else str(refusal)
-    return RowsRefused(table_ids[0], f"refused at the COMMIT{where}: {said}", [], candidates=table_ids)
+    message = refusal.summary if isinstance(refusal, Refusal) else str(refusal)
+    return RowsRefused(table_ids[0], f"refused at the COMMIT{where}: {message}", [], candidates=table_ids)
 
 
 def _name(catalogue: Catalogue, table_id: int) -> str:

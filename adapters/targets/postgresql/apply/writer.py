@@ -1,8 +1,8 @@
-"""The rows of one target transaction, set-based: sections of changes become few statements for each table (VENUS 3.4).
+"""Writer of the rows of one target transaction: few statements for each table, set-based (VENUS 3.4).
 
-Changes wait in memory up to a limit, then in temporary staging tables of the session (`rows/merging.py`). Nothing here
-or below creates, alters or empties any other table: `transaction.py` has that done between two calls. What the target
-refuses ends the transaction with `RowsRefused`.
+Changes wait in memory up to a limit, then in temporary staging tables of the session (`rows/merging.py`). Neither this
+module nor those below it create, alter or empty any other table: `transaction.py` does that between two calls. A
+refusal of the target ends the transaction with `RowsRefused`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from venus.model import TableSchema
 
 
 def touch(session: Session, catalogue: Catalogue, rows: Rows, sql: RowSql, layout: Layout) -> None:
-    """Add the keys of these rows to the record of touched keys, if their table has one."""
+    """Add the keys of these rows to the record of keys if their table has one.
+
+    Keys of parked changes belong there as well, because their rows exist at the source.
+    """
     if not catalogue.records(layout.schema.table_id):
         return
     last = int(rows.offsets[-1])
@@ -31,10 +34,10 @@ def touch(session: Session, catalogue: Catalogue, rows: Rows, sql: RowSql, layou
 
 
 class Writer:
-    """Brings changes into the tables that follow.
+    """Writer of changes to the tables that follow.
 
-    `catching_up` = what operators have skipped is left out. `whole` = the tables of which a cut must not be merged
-    piece by piece, None = all.
+    With `catching_up` it leaves out the changes that operators have skipped. `whole` lists the tables whose cuts must
+    not be merged piece by piece; None means all tables.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Writer:
         self._waiting = self._waiting_bytes = 0
 
     def add(self, section: TableChanges, offset: int, piece: Piece, schema: TableSchema) -> None:
-        """Take the changes of one table, which is at their version."""
+        """Add the changes of one table, which has their version."""
         table_id = section.table_id
         sql, layout = self._catalogue.sql(self._target, table_id, schema.version), Layout.of(schema)
         changes = judged(rows_of(section, offset), self._catalogue.predicate(table_id, schema.version), schema)
@@ -80,7 +83,7 @@ class Writer:
         self._waiting_bytes += rows.nbytes
 
     def make_room(self) -> None:
-        """Move changes to the server, behind, while more of them wait here than are allowed."""
+        """Move changes to staging tables while more than the limit wait in memory."""
         while self._waiting > self._rows_max or self._waiting_bytes > GROUP_BYTES_MAX:
             by_bytes = self._waiting_bytes > GROUP_BYTES_MAX
             fullest = max(self._pending.values(), key=lambda p: p.waiting_bytes if by_bytes else p.waiting)
@@ -88,12 +91,12 @@ class Writer:
             self._merging.make_room(fullest)
 
     def flush(self) -> None:
-        """Write everything that has come."""
+        """Write all added changes."""
         for table_id in list(self._pending):
             self.flush_table(table_id)
 
     def flush_table(self, table_id: int) -> None:
-        """Write everything that has come of one table."""
+        """Write the added changes of one table."""
         pending = self._pending.pop(table_id, None)
         if pending is not None:
             self._leave(pending)
@@ -102,14 +105,14 @@ class Writer:
             self._counts.of(table_id).applied += pending.taken
 
     def overtake(self, table_id: int) -> None:
-        """Forget what has come of a table that is emptied next: it counts as applied."""
+        """Discard the added changes of a table that is emptied next; they count as applied."""
         pending = self._pending.pop(table_id, None)
         if pending is not None:
             self._leave(pending)
             self._counts.of(table_id).applied += pending.taken + pending.waiting
 
     def _leave(self, pending: Pending) -> None:
-        """Count what waits of a table no more: it goes."""
+        """Subtract a table's waiting changes from the totals."""
         self._waiting -= pending.waiting
         self._waiting_bytes -= pending.waiting_bytes
         pending.waiting_bytes = 0

@@ -1,7 +1,7 @@
-"""Counters at the cut-over: the target numbers on behind its own rows *and* behind what the source has handed out.
+"""Counters at the cut-over: the target continues behind its own rows *and* behind the numbers drawn at the source.
 
-A number that the source drew and rolled back may be printed on somebody's paper, so the larger of both counts.
-Setting a counter changes no row and may be repeated: VENUS brings its numbers along as long as it applies.
+A number that the source drew and rolled back may already be in use outside the database, so the larger value counts.
+Setting a counter changes no row and may be repeated, because VENUS applies rows with their numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def next_number(smallest: int | None, largest: int | None, source_next: int | No
 def set_counters(
     session: Session, placed: Sequence[Placed], numberings: Sequence[Numbering], schema: str
 ) -> list[Counter]:
-    """Set the counters of all tables, then the sequences that belong to none; `schema` = the target's own, if set."""
+    """Set the counters of all tables, then the free sequences. `schema` is the configured schema of the target."""
     of_column = {(n.namespace, n.table, n.column): n for n in numberings if n.table}
     found = []
     for one in placed:
@@ -47,7 +47,7 @@ def _set(session: Session, placed: Placed, column: Column, known: Numbering | No
     quoted_name = placed.column(column.name)
     name = placed.fold(column.name)
     row = session.row(sql("counter"), {"table": placed.sql, "column": name})
-    if row is None:  # the table was there before VENUS, and its column has no counter
+    if row is None:  # the table existed before VENUS, and its column has no counter
         return []
     sequence, current = row
     step = known.increment if known else current
@@ -75,13 +75,13 @@ def _setval(session: Session, sequence: str, value: int, where: str) -> None:
 
 
 def _free(session: Session, numbering: Numbering, any_table: Placed, schema: str) -> Counter:
-    """Make a sequence that belongs to no column, unless it is there, and set it."""
+    """Create a sequence that belongs to no column unless it exists, and set it."""
     dialect, names = any_table.schema.source_dialect, any_table.names
     namespace = schema or placed_namespace(numbering.namespace, dialect, names)
     name = f"{quoted(namespace)}.{quoted(fitted(folded(numbering.name, dialect, names)))}"
     row = session.row(sql("relation"), {"name": name})
     if row is not None and row[0] != "S":
-        raise Refused(f"sequence {name}: the target has something else of that name", hint="rename it at the target")
+        raise Refused(f"sequence {name}: the target has another object of that name", hint="rename it at the target")
     session.run(
         sql(
             "create_sequence",
@@ -97,7 +97,7 @@ def _free(session: Session, numbering: Numbering, any_table: Placed, schema: str
 
 
 def always(placed: Sequence[Placed], numberings: Iterable[Numbering]) -> list[tuple[Placed, str]]:
-    """Return the identity columns that the application may not number itself, quoted."""
+    """Return the identity columns that are GENERATED ALWAYS at the source, quoted."""
     strict = {(n.namespace, n.table, n.column) for n in numberings if n.always}
     return [
         (one, one.column(c.name))
@@ -108,6 +108,6 @@ def always(placed: Sequence[Placed], numberings: Iterable[Numbering]) -> list[tu
 
 
 def set_always(session: Session, created: Sequence[Placed], numberings: Sequence[Numbering], *, how: str) -> None:
-    """Let identities be what they are at the source (`ALWAYS`), or what VENUS needs (`BY DEFAULT`)."""
+    """Set identities to their mode at the source (`ALWAYS`) or to the one that VENUS needs (`BY DEFAULT`)."""
     for placed, column in always(created, numberings):
         session.run(sql("set_generated", table=placed.sql, column=column, how=how))

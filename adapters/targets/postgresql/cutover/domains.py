@@ -1,7 +1,7 @@
-"""Checks of domains that are NOT VALID at the source: a target has them from the cut-over on.
+"""Checks of domains that are NOT VALID at the source; the cut-over adds them to the target.
 
-PostgreSQL casts every value that is written to a domain, so that a target with such a check could not take the older
-values, which are rows of the source like all others.
+PostgreSQL casts every value that is written to a domain, so a target with such a check could not take the older values
+of the source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def put_in_force(session: Session, created: Sequence[Placed]) -> list[str]:
-    """Add them; return what the target refused. May be repeated."""
+    """Add the checks; return what the target refused. May be repeated."""
     refused = []
     for drop, add in later_checks(created):
         try:
@@ -33,6 +33,6 @@ def put_in_force(session: Session, created: Sequence[Placed]) -> list[str]:
 
 
 def relax(session: Session, created: Sequence[Placed]) -> None:
-    """Take them back."""
+    """Drop the checks."""
     for drop, _ in later_checks(created):
         session.run(drop)

@@ -1,7 +1,7 @@
-"""What every table has at the target, against what the source says of it: what is missing weakens a promise.
+"""Comparison of every table at the target with the source's description; a missing constraint weakens a guarantee.
 
-Definitions are spelled by this target: a temporary table is made as VENUS would make the table now, and read like the
-table itself. Nothing of it is left behind.
+This target spells the definitions: VENUS creates a temporary table as it would create the table now, and reads it like
+the table itself. It leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNIQUE_CONSTRAINT = "u"
 
 
 def differences(session: Session, placed: Sequence[Placed], created: Collection[int]) -> list[SchemaDifference]:
-    """Compare every table; `created` = those that VENUS has made, whose foreign keys the cut-over makes anew."""
+    """Compare every table; `created` = those that VENUS has created, whose foreign keys the cut-over recreates."""
     there = {one.schema.qualified for one in placed}
     keys = references.present(session, placed)
     owed = references.planned(placed, placed)
@@ -69,12 +69,12 @@ def _differences(
 
 
 def _place(reference: Reference) -> Place:
-    """Return where `parts` has it."""
+    """Return the place under which `parts` lists it."""
     return REFERENCE, Names(()).take(reference.placed, reference.key.name, reference.key.columns, "fkey")
 
 
 def _respell(part: Part, spelled: dict[Place, str]) -> Part:
-    """Return the part as this target spells it; what it cannot spell is known by its name alone."""
+    """Return the part as this target spells it; a part that it cannot spell is compared by name only."""
     if part.kind not in (INDEX, CHECK, REFERENCE, DEFAULT):
         return part
     return replace(part, definition=spelled.get((part.kind, part.name), ""))
@@ -88,7 +88,7 @@ def _to_schema_difference(placed: Placed, found: Difference) -> SchemaDifference
 
 
 def _read(session: Session, placed: Placed) -> dict[Place, str]:
-    """Read what a table has."""
+    """Read the objects and columns of a table."""
     rows = session.rows(statement("dictionary", "besides"), {"table": placed.sql})
     found = {(kind, name): bare(definition) for kind, name, definition in rows}
     keys = session.rows(statement("dictionary", "unique_keys"), {"table": placed.sql})
@@ -96,7 +96,7 @@ def _read(session: Session, placed: Placed) -> dict[Place, str]:
 
 
 def _spell(session: Session, placed: Placed) -> dict[Place, str]:
-    """Return how this target spells what the table should have; empty if it may make no temporary table."""
+    """Return the expected definitions in this target's spelling; empty if it cannot create a temporary table."""
     scratch = replace(placed, namespace=_SCRATCH)
     session.run("BEGIN")
     try:

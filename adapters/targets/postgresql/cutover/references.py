@@ -1,7 +1,7 @@
-"""Foreign keys at the cut-over: whether every row's other end is there, and then with the actions of the source.
+"""Foreign keys at the cut-over: check that every row has its parent, then recreate them with the source's actions.
 
-VENUS applies with foreign keys switched off where it may, so that PostgreSQL's own VALID proves nothing about rows
-that came since: the rows themselves are asked. What is put in force afterwards is checked once more by PostgreSQL.
+VENUS applies with foreign keys disabled where it may, so PostgreSQL's VALID proves nothing about newer rows. A query
+over the rows themselves checks them. PostgreSQL validates each recreated foreign key once more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Ends = tuple[tuple[str, str], tuple[str, ...], tuple[str, str], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A foreign key of the target's dictionary, or one that VENUS owes to it."""
+    """A foreign key of the target's dictionary, or one that VENUS has yet to add."""
 
     name: str
     child: tuple[str, str]
@@ -34,22 +34,22 @@ class Found:
     referred: tuple[str, ...]
     orphans: int = 0
     example: str = ""
-    #: NOT VALID at the source: rows there may refer to nothing.
+    #: NOT VALID at the source: rows there may lack a parent.
     not_valid: bool = False
 
     @property
     def ends(self) -> Ends:
-        """What makes two foreign keys the same, whatever they are called."""
+        """The identity of a foreign key, regardless of its name."""
         return self.child, self.columns, self.parent, self.referred
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """The foreign key as text for messages."""
         return f"{'.'.join(self.child)} ({', '.join(self.columns)}) -> {'.'.join(self.parent)}"
 
 
 def planned(placed: Sequence[Placed], created: Sequence[Placed]) -> list[Reference]:
-    """Return the foreign keys that VENUS makes, under the names that the load has given them."""
+    """Return the foreign keys that VENUS creates, with the names that the load has given them."""
     names = Names(placed)
     for one in created:
         indexes(one, names)
@@ -59,7 +59,7 @@ def planned(placed: Sequence[Placed], created: Sequence[Placed]) -> list[Referen
 
 
 def present(session: Session, placed: Sequence[Placed]) -> list[Found]:
-    """Read the target's dictionary."""
+    """Read the foreign keys of the tables from the target's dictionary."""
     rows = session.rows(sql("foreign_keys"), {"tables": [p.sql for p in placed]})
     return [
         Found(name=name, child=(cn, c), parent=(pn, p), columns=tuple(columns), referred=tuple(referred))
@@ -68,7 +68,7 @@ def present(session: Session, placed: Sequence[Placed]) -> list[Found]:
 
 
 def asked(session: Session, there: Sequence[Found], owed: Sequence[Reference], placed: Sequence[Placed]) -> list[Found]:
-    """Return every foreign key with how many rows refer to nothing; `placed` = every table of the target."""
+    """Return every foreign key with its number of rows without a parent; `placed` = every table of the target."""
     known = {f.ends for f in there}
     missing = [f for f in map(_of, owed) if f.ends not in known]
     lenient = {f.ends for f in map(_of, planned(placed, placed)) if f.not_valid}
@@ -110,9 +110,9 @@ def _with_orphans(session: Session, found: Found) -> Found:
 def put_in_force(
     session: Session, there: Sequence[Found], owed: Sequence[Reference], invalid: Collection[str], *, acting: bool
 ) -> list[str]:
-    """Recreate VENUS's foreign keys, with (or without) the source's actions, and have PostgreSQL check every row.
+    """Recreate VENUS's foreign keys with or without the source's actions, and validate them.
 
-    `invalid` = names of those that rows contradict: they hold for new rows only. Returns what the target refused.
+    `invalid` names those that rows violate: these hold for new rows only. Return what the target refused.
     """
     named = {f.ends: f.name for f in there}
     warnings = []
@@ -132,5 +132,5 @@ def put_in_force(
 
 
 def unvalidated_checks(session: Session, placed: Sequence[Placed]) -> list[tuple[str, str]]:
-    """Return (table, name) of check constraints that have not met every row."""
+    """Return table and name of the check constraints that are not validated for every row."""
     return [(t, n) for t, n in session.rows(sql("unvalidated_checks"), {"tables": [p.sql for p in placed]})]

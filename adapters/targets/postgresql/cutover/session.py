@@ -1,4 +1,8 @@
-"""A PostgreSQL database that is to become the application's own: what adapters/cutover asks of it, in one session."""
+"""Cut-over of a PostgreSQL target in one session, for adapters/cutover.
+
+Rows are read by COPY in bounded memory. A query after the cut-over must see the same rows as at the source, so tables
+that inherit from others are checked as well.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ _SPELLER = "venus_speller"
 
 
 class PostgresSpeller:
-    """Writes rows as the target stores them: by a table of the same types that has no constraint."""
+    """Converter of rows into the target's form, by a temporary table of the same types without constraints."""
 
     def __init__(self, session: Session, placed: Placed) -> None:
         self._session = session
@@ -48,7 +52,7 @@ class PostgresSpeller:
         self._session.run(sql("drop_speller", speller=_SPELLER))
 
     def spelled(self, section: TableChanges, schema: TableSchema) -> TableChanges:
-        """Return rows of `schema`'s version as the target writes them, in the newest version."""
+        """Return rows of version `schema` as the target writes them, in the newest version."""
         placed = self._placed
         copy_rows(self._session, _SPELLER, placed, section, schema)
         text = self._session.copy_out(sql("copy_rows", columns=placed.wire_columns, table=_SPELLER))
@@ -58,7 +62,7 @@ class PostgresSpeller:
 
 
 class _Lines:
-    """What COPY is written into: whole lines are given out whenever enough have come together."""
+    """File for COPY output that passes whole lines to `take` in chunks of some megabytes."""
 
     def __init__(self, layout: Layout, take: TakeRows) -> None:
         self._layout = layout
@@ -83,20 +87,20 @@ class _Lines:
 
 
 def read_rows(session: Session, placed: Placed, take: TakeRows) -> None:
-    """Give out every row of a table, in the caller's transaction."""
+    """Pass every row of a table to `take`, in the caller's transaction."""
     lines = _Lines(Layout.of(placed.schema), take)
     session.copy_to(sql("copy_rows", columns=placed.wire_columns, table=placed.rows_sql), lines)
     lines.flush()
 
 
 def unlike(session: Session, placed: Sequence[Placed]) -> Iterator[Block]:
-    """Yield a line for each heir of the source that is none here; people make them so, VENUS does not."""
+    """Yield an obstacle for each inheritance of the source that the target lacks; VENUS does not create these."""
     captured = {one.schema.qualified: one for one in placed}
     for one in placed:
         for heir in one.schema.heirs:
             other = captured.get(heir.replace('"', ""))
             if other is None:
-                what = f"{one.schema.qualified} has the heir {heir} at the source, which is not captured"
+                what = f"{one.schema.qualified} has the child table {heir} at the source, which is not captured"
                 yield Block(what=what, remedy="capture it, or exclude both")
                 continue
             found = session.row(statement("heirs", "inherits"), {"heir": other.sql, "table": one.sql})
@@ -107,7 +111,7 @@ def unlike(session: Session, placed: Sequence[Placed]) -> Iterator[Block]:
 
 @contextmanager
 def open_cutover(target: PostgresTarget) -> Iterator[PostgresCutover]:
-    """Open the session; an open transaction is abandoned at the end."""
+    """Open the session; roll back an open transaction at the end."""
     session = target.connect("cutover")
     try:
         yield PostgresCutover(target, session)
@@ -117,12 +121,12 @@ def open_cutover(target: PostgresTarget) -> Iterator[PostgresCutover]:
 
 
 class PostgresCutover:
-    """One session."""
+    """One session of a cut-over."""
 
     def __init__(self, target: PostgresTarget, session: Session) -> None:
         self._target = target
         self._session = session
-        #: Every table, and whether VENUS has made it.
+        #: Every table, and whether VENUS has created it.
         self._placed: dict[int, tuple[Placed, bool]] = {}
 
     def prepare(self) -> None:
@@ -136,7 +140,7 @@ class PostgresCutover:
     def look(self) -> TargetView:
         return view(progress_of(self._target, self._session))
 
-    # -- what is proved --------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
     def tables(self) -> list[TableThere]:
         newest = {(s.table_id, s.version): s for s in self._target.schemas(self._session)}
@@ -191,7 +195,7 @@ class PostgresCutover:
     def set_counters(self, numberings: Seq[Numbering]) -> list[Counter]:
         return set_counters(self._session, self._everything, numberings, self._target.config.schema_)
 
-    # -- what is final ---------------------------------------------------------------------------------------------
+    # -- the hand-over ---------------------------------------------------------------------------------------------
 
     def put_mark(self, certificate: dict[str, Any], check: Callable[[Seq[TargetTable]], None]) -> None:
         target, session = self._target, self._session

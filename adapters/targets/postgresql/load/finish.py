@@ -1,6 +1,6 @@
-"""What a full load does after the rows are there: keys, indexes, foreign keys, statistics, sequences (VENUS 3.4).
+"""The steps of a full load after the rows: keys, indexes, foreign keys, statistics, sequences (VENUS 3.4).
 
-Every step looks whether it has been done already, because a load may be killed between any two.
+Every step checks whether it was done already, because a load may be killed between any two steps.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from venus.errors import TargetError
 
 logger = logging.getLogger(__name__)
 
-#: What PostgreSQL says of an index or constraint that is there already.
+#: SQLSTATEs for an index or constraint that exists already.
 _THERE = ("42P07", "42710")
 
 
 def finish_table(session: Session, placed: Placed) -> None:
-    """Add the key unless it is there."""
+    """Add the key unless it exists."""
     there = existing.read(session, placed)
     if there is not None and any(existing.NO_KEY in line for line in existing.differences(placed, there)):
         session.run(add_key(placed))
 
 
 def finish_tables(session: Session, created: Sequence[Placed], everything: Sequence[Placed]) -> list[str]:
-    """Add what VENUS owes to the tables that it has created; return what the target would not have."""
+    """Add indexes, checks and foreign keys to the tables that VENUS has created; return what the target rejects."""
     warnings: list[str] = []
     # a foreign key shares its name space with its table's constraints; the cut-over gives it the same name
     names, of_keys = existing.names_beside(session, everything), Names(everything)
@@ -52,20 +52,20 @@ def finish_tables(session: Session, created: Sequence[Placed], everything: Seque
 
 
 def _checked(session: Session, add: str, validate: str) -> list[str]:
-    """Add a check that all rows meet. One that they do not would halt the table at the next of these rows.
+    """Add a check if all rows satisfy it. Otherwise the next of the violating rows would halt the table.
 
-    A check that is NOT VALID at the source refuses such rows there as well, and is made as it is.
+    A check that is NOT VALID at the source also refuses such rows there, and is created as NOT VALID.
     """
-    told = _tried(session, add)
-    if told or not validate:
-        return told
-    if told := _tried(session, validate):
+    lines = _tried(session, add)
+    if lines or not validate:
+        return lines
+    if lines := _tried(session, validate):
         session.run(validate.replace(" VALIDATE CONSTRAINT ", " DROP CONSTRAINT "))
-    return told
+    return lines
 
 
 def _tried(session: Session, text: str) -> list[str]:
-    """Run a statement that the data may contradict: SQLite, for one, does not enforce what it declares."""
+    """Run a statement that the data may violate: SQLite, for example, does not enforce all that it declares."""
     try:
         session.run(text)
     except TargetError as error:
@@ -77,11 +77,11 @@ def _tried(session: Session, text: str) -> list[str]:
 
 
 def _set_sequences(session: Session, placed: Placed) -> None:
-    """Let the target number on behind the rows that it got."""
+    """Continue the target's sequences behind the loaded rows."""
     for column in placed.schema.columns:
         if is_identity(placed, column) or is_counted(placed, column):
             name, rows = placed.column(column.name), placed.rows_sql
-            # a statement with parameters takes a single % for one
+            # a statement with parameters needs %% for a literal %
             text = statement(
                 "dictionary", "set_sequence", column=name.replace("%", "%%"), table=rows.replace("%", "%%")
             )

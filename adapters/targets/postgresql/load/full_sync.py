@@ -1,8 +1,8 @@
-"""The full interface: offset -1, from the broker's full data into a target, with the source switched off if need be.
+"""Full load of a PostgreSQL target from the broker's full data; the source may be offline (VENUS 3.3, offset -1).
 
-Planned once and kept at the target: the snapshot, its splits, what is loaded. Whatever is killed, the next run goes on
-where this one was, and reads at most one split per worker twice. The last transaction sets the applied offset to the
-snapshot's cut; from there increments follow, with no gap and no overlap (VENUS 3.3).
+The plan is made once and kept at the target: the snapshot, its splits, and the loaded ones. If a load is killed, the
+next run resumes it and reads at most one split per worker twice. The last transaction sets the applied offset to the
+snapshot's cut. Increments follow from there with no gap and no overlap.
 """
 
 from __future__ import annotations
@@ -43,12 +43,24 @@ from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
+__all__ = ["LoadProgress", "LoadReport", "SplitResult", "SplitTask", "full_sync", "load_split"]
+
+logger = logging.getLogger(__name__)
+
 LOOK_S = 0.25
+#: Above this number of splits, small ones share a task.
+SINGLE_SPLITS_MAX = 32
+#: How often a snapshot may expire under a load.
+PLANS_MAX = 3
+
+Report = Callable[[LoadProgress], None]
+#: Chooses the runner by the estimated number of rows.
+Chooser = Callable[[int], Runner]
 
 
 @contextmanager
 def watched(target: PostgresTarget, load_id: str, tell: Callable[[int, int], None]) -> Iterator[None]:
-    """Tell the rows and splits that are at the target, repeatedly, as long as the block runs."""
+    """Report the rows and splits at the target repeatedly while the block runs."""
     stop = threading.Event()
     thread = threading.Thread(target=_watch, args=(target, load_id, tell, stop), name="venus-watch", daemon=True)
     thread.start()
@@ -61,38 +73,23 @@ def watched(target: PostgresTarget, load_id: str, tell: Callable[[int, int], Non
 
 def _watch(target: PostgresTarget, load_id: str, tell: Callable[[int, int], None], stop: threading.Event) -> None:
     if stop.wait(LOOK_S):
-        return  # over already: not worth a connection
+        return  # already done: not worth a connection
     rows = 0
     params = {"load_id": load_id, "application": application_of(load_id, 0).rpartition("/")[0] + "/%"}
     try:
         session = target.connect("watch")
     except VenusError as error:
-        logger.info("how far the load is cannot be seen: %s", error)
+        logger.info("cannot read the progress of the load: %s", error)
         return
     try:
         while not stop.wait(LOOK_S):
             committed, splits, under_way = session.rows(statement("load", "progress", own=OWN_SCHEMA), params)[0]
-            rows = max(rows, committed + under_way)  # a COPY that has ended counts again when it is committed
+            rows = max(rows, committed + under_way)  # between its end and its commit, a COPY does not count
             tell(rows, splits)
     except VenusError as error:
-        logger.info("how far the load is cannot be seen any more: %s", error)
+        logger.info("can no longer read the progress of the load: %s", error)
     finally:
         session.close()
-
-
-__all__ = ["LoadProgress", "LoadReport", "SplitResult", "SplitTask", "full_sync", "load_split"]
-
-logger = logging.getLogger(__name__)
-
-#: Above so many splits, small ones share a task.
-SINGLE_SPLITS_MAX = 32
-#: How often a snapshot may expire under a load.
-PLANS_MAX = 3
-
-
-Report = Callable[[LoadProgress], None]
-#: Names who loads about so many rows.
-Chooser = Callable[[int], Runner]
 
 
 def full_sync(
@@ -104,10 +101,10 @@ def full_sync(
     choose: Chooser | None = None,
     empty_meanwhile: bool = False,
 ) -> LoadReport:
-    """Load target `name` from the broker's full data and leave it at an exact offset; goes on after interruptions.
+    """Load target `name` from the broker's full data up to an exact offset; resume an interrupted load.
 
-    `runner` loads the splits, or whom `choose` names for so many rows; without either, processes of this machine.
-    A target that was loaded before and cannot follow is emptied first, if `empty_meanwhile` accepts that.
+    `runner` loads the splits, or `choose` returns the runner; without either, local processes load them. A target that
+    was loaded before and cannot follow is emptied first if `empty_meanwhile` accepts that.
     """
     target = PostgresTarget(settings, name)
     target.install()
@@ -130,11 +127,11 @@ def _chooser(settings: Settings, runner: Runner | None, choose: Chooser | None) 
 
 
 class Unequal(TargetError):
-    """A table has not what was loaded into it."""
+    """A table has another number of rows than was loaded into it."""
 
 
 class _Load:
-    """One run."""
+    """One run of a full load."""
 
     def __init__(self, target: PostgresTarget, session: Session, report: Report, choose: Chooser) -> None:
         self._target = target
@@ -165,7 +162,7 @@ class _Load:
             self._snapshots.close()
 
     def _empty_until_loaded(self, error: Diverged) -> Refused:
-        """Return what is said of a load that readers of the target would notice."""
+        """Return the error for a load during which readers would see empty tables."""
         name = self._target.name
         return Refused(
             f"target {name} is loaded and cannot follow ({error}): a new load would show empty tables until it is done",
@@ -174,7 +171,7 @@ class _Load:
         )
 
     def _divergence(self, position: Position) -> Diverged | None:
-        """Return why a target that was loaded before cannot go on with increments; None if it can."""
+        """Return why a target that was loaded before cannot continue with increments; None if it can."""
         subscriber = Subscriber(
             self._target.broker, self._target.business, f"{self._target.group}/check", credit_bytes=1 << 16,
             transient=True,
@@ -198,11 +195,11 @@ class _Load:
                 results = self._load_splits(plan)
             return self._finish(plan, results)
 
-    # -- meanwhile ---------------------------------------------------------------------------------------------------
+    # -- the snapshot's lease ----------------------------------------------------------------------------------------
 
     @contextmanager
     def _renewing(self, snapshot: broker_pb2.Snapshot) -> Iterator[None]:
-        """Keep the snapshot alive meanwhile."""
+        """Renew the snapshot's lease while the block runs."""
         stop = threading.Event()
 
         def renew() -> None:
@@ -278,7 +275,7 @@ class _Load:
 
     def _finish(self, plan: Plan, results: list[SplitResult]) -> LoadReport:
         target, session = self._target, self._session
-        # none of this has to be durable before the last transaction is, which is written behind it
+        # the last transaction makes all of this durable, because it comes later in the WAL
         session.run("SET synchronous_commit = off")
         target.own(session, "set_job", state="indexing")
         rows, parked = dict.fromkeys(plan.placed, 0), dict.fromkeys(plan.placed, 0)
@@ -309,10 +306,10 @@ class _Load:
 
     @contextmanager
     def _given_up_if_unequal(self, plan: Plan) -> Iterator[None]:
-        """Let the snapshot go, so that the next run begins at the start: with the same rows it would fail alike."""
+        """Close the snapshot if its rows are wrong, so that the next run starts from a new one."""
         try:
             yield
-        except DigestMismatch:  # an answer was damaged on its way, and says nothing of what is loaded
+        except DigestMismatch:  # a damaged reply proves nothing about the loaded rows
             raise
         except (ProtocolError, Unequal, FormerKey):
             with suppress(VenusError):
@@ -320,13 +317,13 @@ class _Load:
             raise
 
     def _check_count(self, placed: Placed, loaded: int) -> None:
-        """Compare what a table has with what was loaded into it.
+        """Compare the number of rows in a table with the number that was loaded.
 
-        That is a pass over the whole table, of 10^9 rows as well, and is meant to be. Each split is a transaction of
-        its own, so no lock keeps others away from the first split to the last, and a split counts what it sends: only
-        the table itself shows that a trigger has swallowed rows, that somebody has written to it, or that a failover
-        of the target has lost the commits of splits. A moment later the table is declared equal to the source. The
-        indexes that are built next read the same rows, and sort them besides.
+        The pass over the whole table is deliberate, even for 10^9 rows. Each split is its own transaction, so no lock
+        protects the table from the first split to the last, and a split counts only the rows that it sends. Only the
+        table itself shows that a trigger has discarded rows, that another session has written to it, or that a failover
+        of the target has lost commits. After this check the table is declared equal to the source. The pass is cheaper
+        than the index builds that follow.
         """
         if self._target.config.on_existing == "append":
             return
@@ -334,11 +331,11 @@ class _Load:
         if found != loaded:
             raise Unequal(
                 f"{placed.qualified} has {found} rows after {loaded} were loaded",
-                hint="something else has written to it; load it again with nobody writing",
+                hint="another session has written to it; load it again without other writers",
             )
 
     def _register(self, plan: Plan) -> None:
-        """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
+        """Register the group before the snapshot is closed, so that the broker keeps the increments behind the cut."""
         subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
         try:
             subscriber.open(plan.snapshot.offset, 0, rows=reports.said_in(plan.snapshot))
@@ -347,7 +344,7 @@ class _Load:
             subscriber.close()
 
     def _set_states(self, plan: Plan, parked: dict[int, int]) -> None:
-        """Set the applied offset: from here on this target is a consumer like any other."""
+        """Set the applied offset; from then on the target can follow."""
         target, session, snapshot = self._target, self._session, plan.snapshot
         target.own(
             session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
@@ -362,7 +359,7 @@ class _Load:
 
 
 def totals_of(results: Iterable[SplitResult]) -> dict[int, Totals]:
-    """Sum up by table what was read of the splits: loaded, parked or outside of the predicate."""
+    """Return the totals of the rows read, by table: loaded, parked, or outside of the predicate."""
     found: dict[int, Totals] = {}
     for result in results:
         totals = Totals(result.rows + result.parked + result.outside, int(result.digest, 16))

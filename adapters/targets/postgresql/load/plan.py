@@ -1,4 +1,4 @@
-"""What a full load is going to do, planned once and kept at the target, so that an interrupted load goes on with it."""
+"""The plan of a full load, which is kept at the target so that an interrupted load can resume."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SPLITS_PER_WORKER = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be loaded, as it is kept at the target."""
+    """The plan of one load."""
 
     load_id: str
     snapshot: broker_pb2.Snapshot
     versions: dict[int, tuple[TableSchema, ...]]
     placed: dict[int, Placed]
-    #: Which rows the target gets, where that is not every row.
+    #: The predicates of the tables of which the target does not get every row.
     predicates: dict[int, str]
 
     @property
     def names(self) -> dict[int, str]:
-        """The tables' names at the target."""
+        """The names of the tables at the target."""
         return {table_id: placed.qualified for table_id, placed in self.placed.items()}
 
     @property
@@ -45,7 +45,7 @@ class Plan:
 
 
 class Planner:
-    """Makes plans and finds the kept one."""
+    """Maker of plans, and reader of the kept one."""
 
     def __init__(self, target: PostgresTarget, session: Session, snapshots: Snapshots) -> None:
         self._target = target
@@ -66,13 +66,13 @@ class Planner:
         except Unavailable:
             raise
         except VenusError as error:
-            logger.warning("target %s: the interrupted load cannot go on: %s", self._target.name, error)
+            logger.warning("target %s: cannot resume the interrupted load: %s", self._target.name, error)
             return None
         predicates = {t.table_id: t.predicate for t in self._target.tables(self._session) if t.predicate}
         return self._plan(load_id, snapshot, predicates)
 
     def _plan(self, load_id: str, snapshot: broker_pb2.Snapshot, predicates: dict[int, str] | None = None) -> Plan:
-        """Lay out what is to be loaded; `predicates` None = those of the configuration. Raises ConfigError."""
+        """Build a plan; `predicates` None means those of the configuration. Raises ConfigError."""
         versions: dict[int, tuple[TableSchema, ...]] = {}
         for wire in snapshot.schemas:
             schema = schemas_codec.from_wire(wire)
@@ -98,7 +98,7 @@ class Planner:
         return plan
 
     def _prepare(self, plan: Plan) -> None:
-        """Create the tables and keep the plan, in one transaction. Refuses with every difference of every table."""
+        """Create the tables and store the plan. Raises Refused with every difference of every table."""
         target, session = self._target, self._session
         before = {(t.namespace, t.name): t for t in target.tables(session)}
         for name in ("remove_position", "forget_manifest", "forget_quarantine", "forget_sweeps", "forget_held"):

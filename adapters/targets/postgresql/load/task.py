@@ -1,8 +1,10 @@
-"""One key range of the full data into the target, exactly once: what a load is made of (VENUS 3.3, offset -1).
+"""A task of a full load: one key range of the full data, loaded exactly once (VENUS 3.3, offset -1).
 
-The row of the manifest and the rows of the table are one target transaction. A rival attempt waits at the manifest
-until this one has ended, then finds nothing to do; a killed one has done nothing. So whoever schedules the splits (a
-pool of processes, Spark) may repeat any of them at any time.
+One target transaction contains the row of the manifest and the rows of the table. A concurrent attempt waits at the
+manifest until this one has ended and then has nothing to do. A killed attempt has done nothing. A scheduler (a pool of
+processes, Spark) may therefore repeat any split at any time.
+
+The rows of a split are one stream of COPY lines, built while the target takes the previous ones.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
 from venus.adapters.targets.postgresql.replica import may_be_replica
-from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows
+from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows, copy_statement, full_text
 from venus.adapters.targets.postgresql.rows.verdicts import (
     LOADED,
     PARKED,
@@ -34,7 +36,7 @@ from venus.codec.changes import TableChanges
 from venus.codec.chunk import Chunk, FullRows
 from venus.codec.filtering import full_inside
 from venus.codec.layout import Layout
-from venus.errors import TargetError
+from venus.errors import DatabaseUnavailable, TargetError
 from venus.model import TableSchema
 from venus.predicates.ranges import compiled
 from venus.rpc.snapshots import Snapshots
@@ -43,12 +45,15 @@ from venus.wire import broker_pb2
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-from venus.adapters.targets.postgresql.rows.rowcopy import copy_statement, full_text
-from venus.errors import DatabaseUnavailable
+#: For fewer rows, the fsync of a split takes longer than its rows.
+SMALL_SPLIT_ROWS = 1000
+#: Limits of the splits that share a connection: their rows by the broker's estimate, and their number.
+GROUP_ROWS = 2000
+GROUP_SPLITS = 32
 
 
 class Lines:
-    """Sections of one schema version, as the file that the driver reads."""
+    """Sections of one schema version as a file of COPY lines that the driver reads."""
 
     def __init__(self, placed: Placed, schema: TableSchema, sections: Iterator[FullRows]) -> None:
         self._placed = placed
@@ -58,7 +63,7 @@ class Lines:
         self.rows = 0
 
     def copy(self, session: Session) -> None:
-        """COPY all of it. An error of the rows' source is raised instead of the target's complaint about the end."""
+        """COPY all lines. Raises the error of the rows' source instead of the driver's error that follows from it."""
         try:
             session.copy_from(copy_statement(self._placed.sql, self._placed, self._schema), self)
         except DatabaseUnavailable:
@@ -67,7 +72,7 @@ class Lines:
             raise
 
     def read(self, size: int) -> bytes:
-        """Return the lines of the next section, however many they are."""
+        """Return all lines of the next section, regardless of `size`."""
         try:
             section = next(self._sections, None)
         except BaseException as error:
@@ -79,16 +84,9 @@ class Lines:
         return full_text(self._placed, section, self._schema)
 
 
-#: Below this a split's own fsync takes longer than its rows.
-SMALL_SPLIT_ROWS = 1000
-#: Splits that go over one connection: so many rows by the broker's estimate, so many splits.
-GROUP_ROWS = 2000
-GROUP_SPLITS = 32
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitTask:
-    """One key range to be loaded; can be pickled and sent to another process or machine."""
+    """One key range to load; can be pickled and sent to another process or machine."""
 
     url: str | SecretStr = field(repr=False)
     broker: str
@@ -106,36 +104,36 @@ class SplitTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitResult:
-    """What became of a split."""
+    """Result of a split."""
 
     split_no: int
     table_id: int
     rows: int
     parked: int
-    #: Read, and not for this target by its predicate.
+    #: Rows outside of the target's predicate.
     outside: int
-    #: Of what the broker sent, in hexadecimal; see `rows_digest`.
+    #: Digest of the rows that the broker sent, in hexadecimal; see `rows_digest`.
     digest: str
-    #: An earlier attempt had loaded it.
+    #: An earlier attempt has loaded it.
     already: bool
 
 
 class FormerKey(TargetError):
-    """The full data has rows of a table that were written before its key has changed."""
+    """The full data has rows of a table by its key before the last change of the key."""
 
 
 def application_of(load_id: str, split_no: int) -> str:
-    """Return what the session that loads a split calls itself; the progress of a load is found by it."""
+    """Return the application name of the session that loads a split, by which the load's progress is found."""
     return f"venus load {load_id[:16]}/{split_no}"
 
 
 def load_split(task: SplitTask) -> SplitResult:
-    """Load one split, exactly once; may be called again after whatever happened."""
+    """Load one split exactly once; may be repeated after any failure."""
     return load_splits((task,))[0]
 
 
 def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
-    """Load several splits of a load, each in a transaction of its own, over one connection to either end."""
+    """Load several splits, each in its own transaction, over one connection to the broker and one to the target."""
     first = tasks[0]
     name = first.group.removeprefix(f"{first.business}/")
     session = Session(first.url, application=application_of(first.load_id, first.split_no), target=name)
@@ -150,7 +148,7 @@ def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
 
 
 def small_together(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
-    """Put small splits together: for each of very many, a connection would cost more than its rows. Pure."""
+    """Group small splits, because a connection for each would cost more than its rows. Pure."""
     groups: list[tuple[SplitTask, ...]] = []
     rows = 0
     for task in tasks:
@@ -165,7 +163,7 @@ def small_together(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
 
 
 class _Loading:
-    """One attempt."""
+    """One attempt to load a split."""
 
     def __init__(self, task: SplitTask, session: Session, snapshots: Snapshots) -> None:
         self._task = task
@@ -176,7 +174,7 @@ class _Loading:
         self._predicate = compiled(task.predicate, task.placed.schema) if task.predicate else None
 
     def run(self) -> SplitResult:
-        """Load it in one transaction: in one COPY, or around the rows that the target refuses."""
+        """Load the split in one transaction: by one COPY, or section by section if the target refuses rows."""
         try:
             return self._attempt(self._in_one_copy)
         except Refusal:
@@ -191,16 +189,16 @@ class _Loading:
             return self._result(rows, parked, outside, digest, already=True)
         digest = self._copy(copy)
         self._own("record_split", rows=self._rows, parked=self._parked, outside=self._outside, digest=digest)
-        # A small split is durable with those behind it. Should the server fall and lose it, the session that leads the
-        # load falls too, and the next run finds no line of it in the manifest.
+        # A small split becomes durable with later ones. If the server crashes and loses it, the session that leads the
+        # load fails as well, and the next run does not find the split in the manifest.
         small = self._rows < SMALL_SPLIT_ROWS
         try:
             self._session.run("SET LOCAL synchronous_commit = off; COMMIT" if small else "COMMIT")
         except TargetError as refusal:
             raise TargetError(
                 f"{self._task.placed.qualified}: refused at the COMMIT of its rows: {refusal}",
-                hint="a deferred constraint or constraint trigger of that table says so: correct it there, then run "
-                "`venus migrate` again: it resumes",
+                hint="a deferred constraint or constraint trigger of that table refuses them: correct it there, "
+                "then run `venus migrate` again: it resumes",
             ) from refusal
         return self._result(self._rows, self._parked, self._outside, digest, already=False)
 
@@ -223,7 +221,7 @@ class _Loading:
         )  # fmt: skip
 
     def _sections(self, chunks: Iterable[Chunk]) -> Iterator[FullRows]:
-        """Yield the rows that are for this target; no section is empty."""
+        """Yield the sections of rows that belong to this target; none is empty."""
         for rows in (rows for chunk in chunks for rows in chunk.sections):
             self._refuse_former_key(self._schemas[rows.schema_version])
             inside = rows
@@ -234,17 +232,17 @@ class _Loading:
                 yield inside
 
     def _refuse_former_key(self, schema: TableSchema) -> None:
-        """Refuse rows by another key than the newest version has: the same row may be there under both."""
+        """Refuse rows by another key than that of the newest version: the same row may be there by both keys."""
         newest = self._task.placed.schema
         if schema.identity != newest.identity:
             raise FormerKey(
                 f"{newest.qualified}: the broker still has rows by its former key ({', '.join(schema.key)})",
-                hint=f"`venus resync {newest.qualified}` reads the table again at the source; when that is done, run "
+                hint=f"run `venus resync {newest.qualified}`, which reads the table again at the source; then run "
                 "`venus migrate` again",
             )
 
     def _copy(self, copy: Callable[[Iterator[Chunk]], None]) -> str:
-        """Read the split and have it copied; return its digest."""
+        """Read the split, pass its chunks to `copy`, and return its digest."""
         task = self._task
         digest = 0
 
@@ -258,7 +256,7 @@ class _Loading:
         return f"{digest:016x}"
 
     def _in_one_copy(self, chunks: Iterator[Chunk]) -> None:
-        """Let the target take rows while the next ones are made; a table that was altered needs a COPY a version."""
+        """Stream all rows into the target, with one COPY for each run of one schema version."""
         placed = self._task.placed
         for version, run in groupby(self._sections(chunks), lambda rows: rows.schema_version):
             schema = self._schemas[version]
@@ -267,7 +265,7 @@ class _Loading:
             self._rows += lines.rows
 
     def _section_by_section(self, chunks: Iterator[Chunk]) -> None:
-        """Find the refused rows where they are."""
+        """Copy each section separately, to find the refused rows."""
         for rows in self._sections(chunks):
             self._section(rows)
 
@@ -284,7 +282,7 @@ class _Loading:
         self._session.run("RELEASE SAVEPOINT venus")
 
     def _around_refused(self, section: TableChanges, schema: TableSchema, refusal: Refusal) -> None:
-        """Load what the target takes, keep the rest in quarantine."""
+        """Load the accepted rows of a section and keep the refused ones in quarantine."""
         rows = rows_of(section, 0)
         placed = replace(self._task.placed, schema=schema)
         sql = RowSql(placed, self._task.group)

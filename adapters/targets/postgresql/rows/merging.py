@@ -1,10 +1,12 @@
-"""The three ways of rows into a target table, each for its size, and what is done when one fails (performance.md 6).
+"""The three ways of writing rows to a target table, by size, and the fallbacks when one fails (performance.md 6).
 
-Few rows go as keyed statements. New rows go straight in by COPY. Everything else goes through temporary staging tables:
-DELETE USING first, then INSERT .. ON CONFLICT by the key. Keys or unique values that change places within a cut make
-the upsert fail; then every changed row is deleted and inserted again. What still fails is a refused row. A cut that is
-streamed is merged piece by piece where only the key decides which rows collide; if that fails, it is read again and
-merged whole. While the server takes one piece, the text of the next one is made.
+Few rows are written by keyed statements, and new rows directly by COPY. All others go through temporary staging tables:
+first DELETE USING, then INSERT .. ON CONFLICT by the key. If keys or unique values are swapped within a cut, the upsert
+fails, and every changed row is deleted and inserted again. If that fails too, the target refuses a row.
+
+A streamed cut is merged piece by piece if only the key decides which rows collide. If that fails, the cut is read again
+and merged as a whole. The COPY text of a piece is built before the connection is needed, while the server takes the
+previous piece.
 """
 
 from __future__ import annotations
@@ -24,10 +26,16 @@ from venus.codec.copytext import from_copy, keys_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.errors import TargetError
 
+#: How many blocks of a staging table are read back at a time, to find a refused row in a large cut.
+_SEARCH_BLOCKS = 256
+#: Another row has the value: unique_violation, exclusion_violation. A later change of this cut may free it.
+_VALUE_TAKEN = frozenset({"23505", "23P01"})
+_TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """Changes with a key once each, and the lines for both staging tables: of rows that live, of keys that are gone."""
+    """Net changes, with the lines for both staging tables: current rows, and keys of deleted rows."""
 
     rows: Rows
     live: int
@@ -41,7 +49,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What is brought in at once: new rows that are tried without staging, and what is staged."""
+    """One piece of changes: new rows to copy without staging, and changes to stage."""
 
     new: Rows | None
     new_lines: bytes
@@ -49,7 +57,7 @@ class Form:
 
 
 def staged_form(rows: Rows, layout: Layout) -> Staged:
-    """Return the form for staging tables of changes with a key once each."""
+    """Return net changes with their lines for the staging tables."""
     live, gone = rows.where(~rows.is_deleted), rows.where(rows.is_deleted)
     return Staged(
         rows=rows,
@@ -61,7 +69,7 @@ def staged_form(rows: Rows, layout: Layout) -> Staged:
 
 
 def formed(rows: Rows, layout: Layout, *, directly: bool) -> Form:
-    """Return the form of changes; `directly` = what is new is not staged."""
+    """Return changes with their COPY lines; `directly` leaves new rows out of the staging tables."""
     if not directly or rows.is_new is None or not rows.is_new.any():
         return Form(new=None, new_lines=b"", staged=staged_form(rows, layout))
     new = rows.where(rows.is_new)
@@ -73,7 +81,7 @@ def formed(rows: Rows, layout: Layout, *, directly: bool) -> Form:
 _SEARCH_BLOCKS = 256
 #: Another row has the value: unique_violation, exclusion_violation. Perhaps only until that one changes, in this cut.
 _VALUE_TAKEN = frozenset({"23505", "23P01"})
-#: check_violation. A row that has not changed and comes again may violate a check that is NOT VALID, as at the source.
+#: check_violation. An unchanged row that comes again may violate a check that is NOT VALID, as at the source.
 _CHECK_VIOLATED = frozenset({"23514"})
 _TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
 
@@ -88,25 +96,25 @@ class MergeWhole(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
-    """Changes of one table that are not at the target yet."""
+    """Changes of one table that wait for the target."""
 
     table_id: int
     sql: RowSql
     layout: Layout
     parts: list[Rows] = field(default_factory=list)
-    #: Whether all that has come are new rows.
+    #: Whether all changes so far are new rows.
     only_new: bool = True
-    #: Whether keys to be deleted came that no piece has taken along: a new row must not come before them.
+    #: Whether keys still wait for their deletion: a new row must not come before it.
     gone_wait: bool = False
-    #: The target has refused new rows that were not staged: they are not tried again.
+    #: The target has refused unstaged new rows: do not try that again.
     new_refused: bool = False
-    #: How many rows, and keys to be deleted, the staging tables have.
+    #: Numbers of rows, and of keys to delete, in the staging tables.
     live_staged: int = 0
     gone_staged: int = 0
     last_offset: int = 0
-    #: How many changes have left for the target.
+    #: How many changes were taken from memory.
     taken: int = 0
-    #: What waits in memory.
+    #: The size of the changes in memory.
     waiting_bytes: int = 0
 
     @property
@@ -118,7 +126,7 @@ class Pending:
         return sum(map(len, self.parts))
 
     def take(self) -> Rows:
-        """Give out what waits in memory; of several changes of a key only the last, unless all are new rows."""
+        """Take the changes from memory; only the last one of each key, unless all are new rows."""
         rows, self.parts = joined(self.parts), []
         self.taken += len(rows)
         rows = rows if rows.only_new else net(rows)
@@ -128,7 +136,7 @@ class Pending:
 
 
 class Merging:
-    """Brings pending changes into the target, within one transaction that starts at offset `start`."""
+    """Writer of pending changes to the target, within one transaction that starts at offset `start`."""
 
     def __init__(
         self,
@@ -143,33 +151,33 @@ class Merging:
         self._start = start
         self._keyed_max = target.settings.apply.keyed_rows_max
         self._suspects_max = SUSPECTS_MAX if target.config.on_error == "quarantine" else 1
-        #: Staging tables that hold rows of this transaction already.
+        #: Staging tables that already contain rows of this transaction.
         self._used: set[str] = set()
-        #: Tables that have to be merged whole, None = all.
+        #: Tables that have to be merged as a whole; None = all.
         self._whole = whole
-        #: Tables of which pieces are merged already.
+        #: Tables of which a piece was merged already.
         self._merged: set[int] = set()
 
     def make_room(self, pending: Pending) -> None:
-        """Move what waits in memory to the server, into the table if the order of keys cannot matter; the cut goes on.
+        """Move changes from memory to the server, into the table itself if the order of keys cannot matter.
 
-        The server's work goes on behind. What it comes to is raised by whatever asks the session for something next:
-        MergeWhole if the order did matter, RowsRefused.
+        The server works in the background. The next use of the session raises its error: MergeWhole if the order did
+        matter, or RowsRefused.
         """
         rows = pending.take()
         form = formed(rows, pending.layout, directly=self._directly(pending))
         if form.staged.live and self._in_pieces(pending.table_id):
-            pending.gone_wait = False  # this piece takes them along
+            pending.gone_wait = False  # this piece deletes them
         self._session.behind(lambda: self._bring(pending, form))
 
     def _directly(self, pending: Pending) -> bool:
-        """Whether new rows may go in without staging: nothing else has come, or nothing that came can collide."""
+        """Return whether new rows may be copied without staging: there are no other changes, or none can collide."""
         if pending.new_refused or self._catalogue.records(pending.table_id):
             return False
         return pending.only_new or (self._may_divide(pending.table_id) and not pending.gone_wait)
 
     def _bring(self, pending: Pending, form: Form) -> None:
-        """Bring a piece in, in the thread behind."""
+        """Write a piece, in the background thread."""
         with halting(self._session, pending.table_id):
             staged = form.staged
             if form.new is not None and not self._copied(pending, form.new_lines):
@@ -178,7 +186,7 @@ class Merging:
             if not len(staged):
                 return
             self._stage(pending, staged)
-            # Keys that are only to be deleted wait in their staging table: each DELETE may be a pass over the table.
+            # Keys to delete wait in their staging table, because each DELETE may be a pass over the table.
             if pending.live_staged and self._in_pieces(pending.table_id):
                 self._merged.add(pending.table_id)
                 self._unstage(pending)
@@ -188,11 +196,11 @@ class Merging:
         return self._whole is not None and table_id not in self._whole
 
     def _in_pieces(self, table_id: int) -> bool:
-        """Whether pieces of a cut may be merged one by one: nothing but the key decides which rows collide."""
+        """Return whether pieces of a cut may be merged one by one: only the key decides which rows collide."""
         return self._may_divide(table_id) and not any(i.unique for i in self._catalogue.newest(table_id).indexes)
 
     def flush(self, pending: Pending) -> None:
-        """Bring everything into the table."""
+        """Write all pending changes to the table."""
         self._session.settle()
         if pending.parts:
             rows = pending.take()
@@ -205,7 +213,7 @@ class Merging:
     # -- without staging -------------------------------------------------------------------------------------------
 
     def _direct(self, pending: Pending, rows: Rows) -> bool:
-        """Try the ways that need no staging; False = they do not suit, or the target refused."""
+        """Try the ways without staging; return False if none is possible or the target refused."""
         if self._catalogue.records(pending.table_id):
             return False
         if len(rows) <= self._keyed_max:
@@ -218,7 +226,7 @@ class Merging:
         try:
             text = keyed_text(self._session, pending.sql, pending.layout, rows)
         except Refusal:
-            return False  # a value that no statement can hold
+            return False  # no statement can contain this value
         try:
             self._session.run(f"SAVEPOINT venus; {text}; RELEASE SAVEPOINT venus")
         except Refusal:
@@ -227,7 +235,7 @@ class Merging:
         return True
 
     def _copied(self, pending: Pending, lines: bytes) -> bool:
-        """COPY new rows straight into the table; False = one of them is not new after all, or is refused."""
+        """COPY new rows directly into the table; return False if one of them is not new, or is refused."""
         self._session.run("SAVEPOINT venus")
         try:
             self._session.copy_in(pending.sql.text("copy_in"), lines)
@@ -254,20 +262,20 @@ class Merging:
                 self._session.copy_in(copy, form.gone_lines)
                 pending.gone_staged += form.gone
         except Refusal as refusal:
-            # A value that its type cannot hold. The transaction is lost; look for the row in one of its own.
+            # A value that its type cannot hold has ended the transaction; find the row in another one.
             self._session.rollback()
             self._session.run("BEGIN")
             raise self._refused(pending, refusal, self._search(pending).values(form.rows)) from refusal
 
     def _unstage(self, pending: Pending) -> None:
-        """Try the upsert, without repeated keys, as a rotation, without unchanged rows. What is left is a refusal."""
+        """Try upsert, upsert of distinct keys, rotation, upsert of changed rows. Raises RowsRefused if all fail."""
         sql = pending.sql
         gone, live = str(pending.gone_staged), str(pending.live_staged)
         deletes = [sql.text("delete_staged", stage=sql.key_stage, staged=gone)] if pending.gone_staged else []
         upsert = [*deletes, sql.text("upsert_staged")] if pending.live_staged else deletes
         rotation = [*deletes, sql.text("delete_staged", staged=live), sql.text("insert_staged")]
         repeated, unchanged = sql.text("drop_repeated"), sql.text("drop_unchanged")
-        # (statements, the SQLSTATEs after which they are worth trying)
+        # (statements, the SQLSTATEs after which they may succeed)
         attempts: list[tuple[list[str], frozenset[str]]] = [
             (upsert, frozenset()),
             ([repeated, *upsert], _TWICE_IN_ONE_STATEMENT),
@@ -288,13 +296,13 @@ class Merging:
         raise self._refused(pending, refusal, suspects) from refusal
 
     def _attempt(self, pending: Pending, statements: list[str]) -> Refusal | None:
-        """Run statements under a savepoint; return the target's refusal. Any other error halts the table."""
+        """Run statements under a savepoint; return the target's refusal. Raises RowsRefused for any other error."""
         sql = pending.sql
         after: list[str] = []
         if self._catalogue.records(pending.table_id):
             offset = str(pending.last_offset)
             after = [sql.text("touch_staged", stage=s, offset=offset) for s in (sql.stage, sql.key_stage)]
-        # a row that is dropped from the stage because it has not changed was touched all the same
+        # the keys of unchanged rows are recorded before these rows are dropped from the stage
         at = statements.index(unchanged) if (unchanged := sql.text("drop_unchanged")) in statements else len(statements)
         steps = [*statements[:at], *after, *statements[at:]]
         try:
@@ -316,7 +324,7 @@ class Merging:
         return Search(session=self._session, sql=pending.sql, layout=pending.layout, limit=self._suspects_max)
 
     def _staged_rows(self, pending: Pending) -> Iterator[Rows]:
-        """Read a staging table back piece by piece: the cut may be larger than memory."""
+        """Read a staging table back piece by piece, because the cut may be larger than memory."""
         sql = pending.sql
         blocks = self._session.row(sql.text("stage_blocks"))
         for low in range(0, int(blocks[0]) if blocks else 0, _SEARCH_BLOCKS):

@@ -1,7 +1,6 @@
-"""Brings rows of the full data into a table, whatever schema version they were written in (VENUS 3.3, full interface).
+"""COPY of full data rows of any schema version into a table of the newest version (VENUS 3.3, full interface).
 
-The table has the newest version's columns. Rows that were written before a column was added lack it and get its
-default; of rows that still have a dropped column, that column is left out.
+Rows from before an ADD COLUMN lack that column and get its default. Rows from before a DROP COLUMN lose that column.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from venus.model import Column, TableSchema
 
 
 def copy_rows(session: Session, table: str, placed: Placed, section: TableChanges, schema: TableSchema) -> None:
-    """COPY a section of `schema`'s version into `table`, which is laid out like `placed`."""
+    """COPY a section of version `schema` into `table`, which has the columns of `placed`."""
     session.copy_in(copy_statement(table, placed, schema), copy_text(placed, section, schema))
 
 
 def copy_statement(table: str, placed: Placed, schema: TableSchema) -> str:
-    """Return the COPY that takes rows of `schema`'s version."""
+    """Return the COPY statement for rows of version `schema`."""
     names = {c.number: c.name for c in placed.schema.columns}
     columns = placed.columns(names[c.number] for c in schema.wire_columns if c.number in names)
     return statement("apply", "copy_in", table=table, columns=columns)
 
 
 def copy_full(session: Session, table: str, placed: Placed, rows: FullRows, schema: TableSchema) -> None:
-    """COPY rows of the full data in `schema`'s version into `table`, which is laid out like `placed`."""
+    """COPY rows of the full data of version `schema` into `table`, which has the columns of `placed`."""
     session.copy_in(copy_statement(table, placed, schema), full_text(placed, rows, schema))
 
 
@@ -46,7 +45,7 @@ def copy_text(placed: Placed, section: TableChanges, schema: TableSchema) -> byt
 
 
 def full_text(placed: Placed, rows: FullRows, schema: TableSchema) -> bytes:
-    """Return rows of the full data as the lines of that COPY: read where they lie, if every column is wanted."""
+    """Return rows of the full data as the lines of that COPY, without a copy in memory if every column is kept."""
     if len(_kept(placed, schema)) < len(schema.columns):
         return copy_text(placed, rows.changes, schema)
     return messages_to_copy(rows.stored.packed, Layout.of(schema), head=HEAD_BYTES)
@@ -60,13 +59,13 @@ def _kept(placed: Placed, schema: TableSchema) -> list[Column]:
 def _without(
     record_ids: Packed, rows: Packed, schema: TableSchema, kept: list[Column]
 ) -> tuple[Packed, Packed, Layout]:
-    """Leave columns out; value by value, but only rows from before a DROP COLUMN come here."""
+    """Remove columns, value by value; only rows from before a DROP COLUMN need this."""
     values = dict(
         zip((c.number for c in schema.wire_columns), to_columns(record_ids, rows, Layout.of(schema)), strict=True)
     )
     narrow = TableSchema(
         table_id=schema.table_id,
-        version=-schema.version,  # never a version of its own: layouts are cached by number
+        version=-schema.version,  # layouts are cached by version, and no real version is negative
         namespace=schema.namespace,
         name=schema.name,
         columns=tuple(kept),

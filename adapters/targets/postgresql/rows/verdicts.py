@@ -1,7 +1,9 @@
-"""What is decided about rows that the target refuses (features 2.16): the row waits, or its table halts.
+"""Verdicts on rows that the target refuses: the row waits in quarantine, or its table halts (features 2.16).
 
-A refusal ends the target transaction. The verdict is remembered, and the same cuts are applied again with it: the
-table is left out, or the row goes to quarantine, in the same transaction as everything else.
+A refusal ends the target transaction. The same cuts are then applied again with the verdict: one transaction leaves the
+table out, or sends the row to quarantine, and applies everything else.
+
+The refused rows among many are found by halving under savepoints, never row by row.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from venus.codec.copytext import to_copy
 from venus.codec.layout import Layout
 from venus.errors import TargetError
 
-#: More refused rows of one table in one group of cuts than this are no bad rows but a bad table.
+#: With more refused rows in one group of cuts, a table halts as a whole.
 SUSPECTS_MAX = 1000
 
 
@@ -43,19 +45,19 @@ class RowsRefused(TargetError):
         super().__init__(reason)
         self.table_id = table_id
         self.reason = reason
-        #: Empty: the table as a whole cannot be applied to.
+        #: Empty: the table as a whole is at fault.
         self.suspects = suspects
-        #: The tables of which one is at fault, where that is all that can be told.
+        #: The tables of which one is at fault, if only that is known.
         self.candidates = tuple(candidates)
 
 
 class CommitRefused(TargetError):
-    """The target refuses the transaction at its COMMIT, where it does not say of which table it speaks."""
+    """The target refuses the transaction at its COMMIT, where the error names no table."""
 
 
 @contextmanager
 def halting(session: Session, table_id: int) -> Iterator[None]:
-    """Whatever the target says within this is about one table, which halts (RowsRefused): the others go on."""
+    """Turn any error of the target within the block into RowsRefused for one table, so that only this table halts."""
     try:
         yield
     except (RowsRefused, Superseded):
@@ -67,29 +69,29 @@ def halting(session: Session, table_id: int) -> Iterator[None]:
 
 
 def guarded(session: Session, table_id: int, text: str) -> None:
-    """Run a statement about a whole table; if it fails, the table halts (RowsRefused)."""
+    """Run a statement on a whole table. Raises RowsRefused if it fails, so that only this table halts."""
     with halting(session, table_id):
         session.run(text)
 
 
 @dataclass(slots=True)
 class Verdicts:
-    """What was found out while applying one group of cuts."""
+    """The verdicts on one group of cuts."""
 
-    #: table -> why it halts.
+    #: table -> reason why it halts.
     halts: dict[int, str] = field(default_factory=dict)
     #: table -> record_id -> the refused change; later changes of the key wait behind it.
     suspects: dict[int, dict[bytes, Suspect]] = field(default_factory=dict)
-    #: Whether what is checked at COMMIT is to be checked before it, table by table.
+    #: Whether deferred constraints act before COMMIT, one by one.
     one_by_one: bool = False
-    #: A table that halts on trial, because one of several is at fault; those for which that was not enough.
+    #: A table that halts on trial because one of several is at fault, and those whose trial did not help.
     _on_trial: int | None = None
     _acquitted: set[int] = field(default_factory=set)
 
     def add(self, refused: RowsRefused | CommitRefused, *, quarantine: bool) -> None:
-        """Take note of a refusal; each one makes the next attempt smaller, so that attempts end."""
+        """Record a refusal. Each one makes the next attempt smaller, so the attempts end."""
         if isinstance(refused, CommitRefused):
-            self.one_by_one = True  # which it is not twice
+            self.one_by_one = True  # this raises RowsRefused instead the next time
             return
         if self._on_trial is not None:
             self._acquitted.add(self._on_trial)
@@ -102,7 +104,7 @@ class Verdicts:
             self.halts[self._blamed(refused)] = refused.reason
 
     def _blamed(self, refused: RowsRefused) -> int:
-        """Return the table that halts: of several the next one that was not on trial yet."""
+        """Return the table to halt: of several candidates the next one that was not on trial yet."""
         left = [table_id for table_id in refused.candidates if table_id not in self._acquitted]
         chosen = left[0] if left else refused.table_id
         self._on_trial = chosen if len(left) > 1 else None
@@ -113,12 +115,12 @@ class Verdicts:
 
 
 PARKED = "PARKED"
-#: Offset of rows that the target refused during the full load: before every increment.
+#: Offset of rows that the target refused during the full load; it is below every increment.
 LOADED = -1
 
 
 def key_texts(rows: Rows, layout: Layout) -> list[str]:
-    """Return the keys as people read them: a JSON object each."""
+    """Return the keys as text for operators, one JSON object each."""
     names = layout.schema.key
     columns = keys_to_columns(rows.record_ids, layout)
     found = []
@@ -131,7 +133,7 @@ def key_texts(rows: Rows, layout: Layout) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Where to look, and for how many."""
+    """A search for at most `limit` refused rows."""
 
     session: Session
     sql: RowSql
@@ -143,7 +145,7 @@ class Search:
         return self._look([rows], [], into_target=False)
 
     def rows(self, parts: Iterable[Rows], first: Sequence[str] = ()) -> list[Suspect]:
-        """Return changes that the table refuses after the statements `first`, which make room for them."""
+        """Return changes that the table refuses after the statements `first`, which delete the old rows."""
         return self._look(parts, first, into_target=True)
 
     def _look(self, parts: Iterable[Rows], first: Sequence[str], *, into_target: bool) -> list[Suspect]:
@@ -175,7 +177,7 @@ class Search:
         return found
 
     def _probe(self, rows: Rows, *, into_target: bool) -> Refusal | None:
-        """Try these rows and keep them if the target takes them."""
+        """Try to write these rows and keep them; return the target's refusal, if any."""
         session, sql = self.session, self.sql
         session.run(f"SAVEPOINT venus_probe; TRUNCATE {sql.probe}")
         try:
@@ -200,7 +202,7 @@ def _suspect(rows: Rows, refusal: Refusal) -> Suspect:
 
 
 def positions_of(rows: Rows, first_of: Callable[[bytes], int | None]) -> Mask:
-    """Mark the changes of keys for which there is a first offset, from that on. Asked while something is parked."""
+    """Mark the changes at or behind the first offset of their key; `first_of` returns None for a key without one."""
     pairs = zip(map(first_of, rows.record_ids.split()), rows.offsets.tolist(), strict=True)
     marks = (first is not None and first <= offset for first, offset in pairs)
     return np.fromiter(marks, dtype=np.bool_, count=len(rows))

@@ -1,8 +1,7 @@
-"""What stands on a table's columns at the source and not here, or here and no more there (VENUS 3.4). Reads only.
+"""Differences in indexes, checks, foreign keys and NOT NULL between source and target (VENUS 3.4). Reads only.
 
-The stream makes and drops no index, check or foreign key of a table that has rows: making one can take as long as a
-load, and who has dropped one here had a reason. `venus status` says what differs, each with its statement; a difference
-is gone as soon as somebody has run that.
+The stream neither creates nor drops these for a table with rows: creating one can take as long as a load, and an
+operator who has dropped one here had a reason. `venus status` lists each difference with the statement that removes it.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.model import Check, ForeignKey, Index, TableSchema
 
-#: So often is a name that is taken numbered, as far as this is looked for.
+#: The highest number of a numbered name that is looked for.
 _NUMBERED_MAX = 9
 
 
 def differing(target: PostgresTarget, session: Session) -> dict[str, tuple[str, ...]]:
-    """Return what differs, by the source's name of the table; of tables that VENUS has made and that have changed."""
+    """Return the differences of the changed tables that VENUS has created, by the source's name of the table."""
     versions: dict[int, list[TableSchema]] = {}
     for schema in target.changed_schemas(session):
         versions.setdefault(schema.table_id, []).append(schema)
@@ -54,12 +53,12 @@ def _differing(
     now = next((v for v in versions if v.version == state.schema_version), None)
     if now is None:
         return ()
-    # a table that halts because of what differs has not come to the version that says so
+    # a table that a difference has halted is not at the version with that difference yet
     newest = max((v for v in versions if _same_columns(v, now)), key=lambda v: v.version)
     placed = target.place(newest)
     earlier = [replace(placed, schema=v) for v in versions if v.version < newest.version]
     if all(_besides(one.schema) == _besides(newest) for one in earlier):
-        return ()  # as with most tables, and none of them is asked for
+        return ()  # most tables end here, without a query
     rows = session.rows(statement("dictionary", "besides"), {"table": placed.sql})
     here = {(kind, name): bare(definition) for kind, name, definition in rows}
     domains = [d for d in newest.types if d.base is not None and any(d not in v.schema.types for v in earlier)]
@@ -80,7 +79,7 @@ def _same_columns(one: TableSchema, other: TableSchema) -> bool:
 
 
 def differences(newest: Placed, earlier: Sequence[Placed], here: Here, there: Collection[str]) -> list[str]:
-    """Say what has changed at the source and differs here, one line each; `there` = the tables of this target. Pure."""
+    """Return the changes at the source that differ here, one line each; `there` = the tables of this target. Pure."""
     now, before = list(parts(newest, there)), [list(parts(one, there)) for one in earlier]
     names = {(p.kind, p.name) for p in now}
     gone = {(p.kind, p.name): p for one in before for p in one if (p.kind, p.name) not in names}
@@ -99,14 +98,14 @@ def differences(newest: Placed, earlier: Sequence[Placed], here: Here, there: Co
 
 
 def _was(part: Part, definition: str, before: Sequence[Sequence[Part]]) -> bool:
-    """Whether an earlier version had it like this."""
+    """Return whether an earlier version had this definition."""
     return any((p.kind, p.name, p.definition) == (part.kind, part.name, definition) for one in before for p in one)
 
 
 def parts(placed: Placed, there: Collection[str], *, acting: bool = False) -> Iterator[Part]:
-    """Yield what a version of a table has; a foreign key only if its other end is `there`. Pure.
+    """Yield the objects of a version of a table; a foreign key only if the table it refers to is `there`. Pure.
 
-    `acting` = foreign keys with the source's actions.
+    `acting` includes the source's actions in foreign keys.
     """
     schema = placed.schema
     yield from (_index(placed, i) for i in schema.indexes if i.definition or i.columns != schema.key)
@@ -162,7 +161,7 @@ def _reference(placed: Placed, key: ForeignKey, *, acting: bool) -> Part:
 
 
 def _names(placed: Placed, wanted: str, columns: Sequence[str], suffix: str) -> tuple[str, frozenset[str]]:
-    """Return the name that it is to have, and all that `Names` may have given it."""
+    """Return the intended name of an object, and all names that `Names` may have given it."""
     name = Names(()).take(placed, wanted, columns, suffix)
     stem = "_".join((placed.name, *columns, suffix))
     numbered = (fitted(f"{stem}{number}") for number in range(2, _NUMBERED_MAX + 1))
@@ -170,5 +169,5 @@ def _names(placed: Placed, wanted: str, columns: Sequence[str], suffix: str) -> 
 
 
 def bare(definition: str) -> str:
-    """Return a definition without the quotes of names, which depend on who has written them."""
+    """Return a definition without the quotes of names, which differ between source and dictionary."""
     return definition.replace('"', "").removesuffix(" NOT VALID")

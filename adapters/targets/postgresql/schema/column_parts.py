@@ -1,4 +1,4 @@
-"""What a table's columns and key are, as parts that can be compared with a table that is there (VENUS 3.4)."""
+"""The columns and the key of a table as parts for the comparison with an existing table (VENUS 3.4)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _numbering(placed: Placed, column: Column, alter: str) -> str:
 def columns_here(
     placed: Placed, columns: Sequence[ExistingColumn], keys: Iterable[Iterable[str]]
 ) -> Iterator[tuple[Place, str]]:
-    """Yield the same of a table that is there; a type that takes all of the source's values is the source's type."""
+    """Yield the same for an existing table; a type that can hold all of the source's values counts as equal."""
     wanted = {placed.fold(c.name): c for c in placed.schema.columns}
     for there in columns:
         column = wanted.get(there.name)
@@ -96,7 +96,7 @@ def columns_here(
 
 
 def stricter_parts(placed: Placed, here: Here, unique: Collection[str]) -> dict[Place, Part]:
-    """Return what refuses rows here and may not be at the source, with what drops it. `unique` = unique constraints."""
+    """Return the parts that refuse rows here, with the statements that drop them. `unique` = unique constraints."""
     nullable = {placed.fold(c.name) for c in placed.schema.columns if c.nullable and c.name not in placed.schema.key}
     found = {}
     for (kind, name), definition in here.items():

@@ -1,7 +1,7 @@
-"""Compares what a table should have with what it has at the target; pure (VENUS 3.4). Each difference has a statement.
+"""Comparison of a table's expected objects with those at the target; pure (VENUS 3.4). Each difference has a statement.
 
-Used by `venus status`, which says what has changed at the source since a table was made (besides.py), and by the
-cut-over, which lists everything and refuses where the target promises less than the source (cutover/promises.py).
+`venus status` lists what has changed at the source since a table was created (besides.py). The cut-over lists every
+difference and refuses if the target guarantees less than the source (cutover/promises.py).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from types import MappingProxyType
 
 #: (kind, name).
 Place = tuple[str, str]
-#: Definitions: what a table has.
+#: Definitions of the objects of a table.
 Here = Mapping[Place, str]
-#: Kinds: what shares a name space. Of an index, a check, a foreign key and a key, the name says nothing of what it is.
+#: Kinds of objects that share a name space. The name of an index, a check, a foreign key or a key is arbitrary.
 INDEX, CHECK, REFERENCE, REQUIRED, KEY = "i", "c", "f", "n", "k"
 COLUMN, TYPE, DEFAULT, NUMBERING = "column", "type", "default", "numbering"
 _UNNAMED = frozenset({INDEX, CHECK, REFERENCE, KEY})
 
 
 class Problem(Enum):
-    """How a part of a table differs."""
+    """The ways in which a part of a table may differ."""
 
     MISSING = "is missing"
     ALTERED = "is another one"
@@ -30,7 +30,7 @@ class Problem(Enum):
 
 
 class Sort(Enum):
-    """What a part of a table is."""
+    """The sorts of parts of a table."""
 
     COLUMN = "column"
     TYPE = "type"
@@ -45,8 +45,8 @@ class Sort(Enum):
 
 
 _M, _A, _E = Problem.MISSING, Problem.ALTERED, Problem.EXTRA
-#: (what, how it differs) -> whether the target then promises less than the source, which forbids a cut-over.
-#: What is not in here is no difference.
+#: (sort, problem) -> whether the target then guarantees less than the source, which forbids a cut-over.
+#: Any other pair is no difference.
 RULES: Mapping[tuple[Sort, Problem], bool] = {
     (Sort.COLUMN, _M): True,
     (Sort.TYPE, _A): False,
@@ -73,21 +73,21 @@ RULES: Mapping[tuple[Sort, Problem], bool] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An index, a check, a foreign key, a column's NOT NULL or the like, as one version of a table has it."""
+    """An index, a check, a foreign key, a column's NOT NULL or the like in one version of a table."""
 
     kind: str
     sort: Sort
-    shown: str  # for people
+    shown: str  # for messages
     name: str
-    #: What a load may have called it, where its own name was taken.
+    #: All names that a load may have given it, because its own name was in use.
     names: frozenset[str]
-    #: As the target's dictionary would say it; empty = that cannot be told.
+    #: The definition in the form of the target's dictionary; empty = unknown.
     definition: str
     add: str
     drop: str = ""
 
     def is_in(self, parts: Sequence[Part]) -> bool:
-        """Whether another version has it, just like this."""
+        """Return whether another version has the same object."""
         return any((p.kind, p.name, p.add) == (self.kind, self.name, self.add) for p in parts)
 
 
@@ -96,7 +96,7 @@ NONE: Mapping[Place, Part] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A part of a table that differs; `definition` = what the target has under its name."""
+    """A part of a table that differs; `definition` is the target's under its name."""
 
     part: Part
     problem: Problem
@@ -105,16 +105,16 @@ class Difference:
 
     @property
     def blocks(self) -> bool:
-        """Whether the target promises less than the source."""
+        """Whether the target guarantees less than the source."""
         return RULES[self.part.sort, self.problem]
 
 
 def compare(parts: Sequence[Part], here: Here, others: Mapping[Place, Part] = NONE, *, exact: bool) -> list[Difference]:
-    """Return what differs, in the order of `parts`, then what only the target has.
+    """Return the differing parts in their order, then those that only the target has.
 
-    A part is found by its definition, else by its name. `others` = what the target may have and the source does not.
-    `exact` = definitions are spelled as the dictionary of this target does; else a name that a load may have given to a
-    part says that it is there.
+    A part is found by its definition, otherwise by its name. `others` are parts that only the target may have. `exact`
+    means that definitions are in the form of this target's dictionary; otherwise a part also counts as present under a
+    name that a load may have given it.
     """
     left = dict(here)
     found, unmatched = [], []
@@ -139,7 +139,7 @@ def _may_be_there(part: Part, left: Here) -> bool:
 
 
 def _equal(part: Part, left: Here) -> Place | None:
-    """Return what is like the part: under its own name first, under another one where names say nothing."""
+    """Return the place of an equal definition: under the part's own name first, or any name if names are arbitrary."""
     if not part.definition:
         return None
     own = [(part.kind, name) for name in (part.name, *sorted(part.names))]

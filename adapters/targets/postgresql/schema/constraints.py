@@ -1,8 +1,8 @@
-"""Keys, indexes, checks and foreign keys of a table as PostgreSQL statements. Pure: no database is asked (VENUS 3.4).
+"""Keys, indexes, checks and foreign keys of a table as PostgreSQL statements. Pure: needs no database (VENUS 3.4).
 
-A full load makes them behind the rows, because building an index once is cheaper than keeping it up row by row.
-Foreign keys carry no actions while VENUS applies: the source has executed them, and their effects arrive as changes of
-their own. The cut-over adds them.
+A full load creates them after the rows, because building an index once is cheaper than maintaining it row by row.
+Foreign keys have no actions while VENUS applies: the source has executed these, and their effects arrive as separate
+changes. The cut-over adds the actions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from venus.model import Check, ForeignKey, Index
 
 
 def add_key(placed: Placed) -> str:
-    """Return the primary key: the key of capture, whatever the source calls it."""
+    """Return the statement for the primary key, which is the key of capture."""
     return f"ALTER TABLE {placed.sql} ADD PRIMARY KEY ({placed.key})"
 
 
 class Names:
-    """Hands out names of indexes and constraints; relations of one PostgreSQL schema share a name space.
+    """Allocator of names for indexes and constraints; relations of one PostgreSQL schema share a name space.
 
-    `taken`: (schema, name) of what others have there already.
+    `taken` lists the (schema, name) pairs of existing relations.
     """
 
     def __init__(self, placed: Iterable[Placed], taken: Iterable[tuple[str, str]] = ()) -> None:
@@ -32,9 +32,9 @@ class Names:
             self._taken |= {(one.namespace, one.name), (one.namespace, key), (_of_table(one), key)}
 
     def take(self, placed: Placed, wanted: str, parts: Sequence[str], suffix: str, *, local: bool = False) -> str:
-        """Return the source's own name if it is free, else one made of table and columns.
+        """Return the source's own name if it is free, otherwise one made of table and columns.
 
-        `local` = it shares its name space with the constraints of its table only.
+        `local` means that only the constraints of its table share the name space.
         """
         space = _of_table(placed) if local else placed.namespace
         name = placed.fold(wanted)
@@ -48,17 +48,17 @@ class Names:
         return name
 
     def reserve(self, placed: Placed, name: str) -> None:
-        """Keep a name from the table's other constraints."""
+        """Reserve a name among the constraints of a table."""
         self._taken.add((_of_table(placed), name))
 
 
 def _of_table(placed: Placed) -> str:
-    """Return the name space of a table's constraints; no schema is called so."""
+    """Return the name space of a table's constraints, which is no valid schema name."""
     return f"{placed.namespace}.{placed.name}"
 
 
 def indexes(placed: Placed, names: Names) -> list[str]:
-    """Return the secondary indexes and unique constraints."""
+    """Return the statements for secondary indexes and unique constraints."""
     return [
         index_sql(placed, index, names)
         for index in placed.schema.indexes
@@ -67,7 +67,7 @@ def indexes(placed: Placed, names: Names) -> list[str]:
 
 
 def index_sql(placed: Placed, index: Index, names: Names) -> str:
-    """Return the statement that makes an index or a unique constraint."""
+    """Return the statement that creates an index or a unique constraint."""
     free = names.take(placed, index.name, index.columns, "key" if index.unique else "idx")
     name = quoted(free)
     if index.constraint:
@@ -91,7 +91,7 @@ def check_sql(placed: Placed, check: Check, names: Names) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A foreign key whose two ends are at this target."""
+    """A foreign key between two tables of this target."""
 
     placed: Placed
     referred: Placed
@@ -99,7 +99,7 @@ class Reference:
     name: str
 
     def add(self, *, acting: bool) -> str:
-        """Return the statement that adds it, not valid yet; `acting` = with the source's actions."""
+        """Return the statement that adds it as NOT VALID; `acting` includes the source's actions."""
         actions = ""
         if acting:
             actions += f" ON DELETE {self.key.on_delete}" if self.key.on_delete else ""
@@ -118,12 +118,12 @@ class Reference:
 
     @property
     def drop(self) -> str:
-        """The statement that removes it, if it is there."""
+        """The statement that drops it if it exists."""
         return f"ALTER TABLE {self.placed.sql} DROP CONSTRAINT IF EXISTS {quoted(self.name)}"
 
 
 def references(placed: Placed, everything: Sequence[Placed], names: Names) -> list[Reference]:
-    """Return the foreign keys whose other end is at this target."""
+    """Return the foreign keys that refer to tables of this target."""
     by_name = {(one.schema.namespace, one.schema.name): one for one in everything}
     found = [(fk, by_name.get((fk.referred_namespace, fk.referred_table))) for fk in placed.schema.foreign_keys]
     return [
@@ -136,5 +136,5 @@ def references(placed: Placed, everything: Sequence[Placed], names: Names) -> li
 
 
 def foreign_keys(placed: Placed, everything: Sequence[Placed], names: Names) -> list[tuple[str, str]]:
-    """Return (add, validate) for each of them, as it is while VENUS applies."""
+    """Return (add, validate) for each foreign key, without actions."""
     return [(r.add(acting=False), r.validate) for r in references(placed, everything, names)]

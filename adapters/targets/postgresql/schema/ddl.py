@@ -1,6 +1,6 @@
-"""Turns a table's schema into PostgreSQL's types and bare tables. Pure: no database is asked (VENUS 3.4).
+"""PostgreSQL types and bare tables for a table's schema. Pure: needs no database (VENUS 3.4).
 
-What stands on the columns (keys, indexes, checks, foreign keys) is in constraints.py.
+Keys, indexes, checks and foreign keys are in constraints.py.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _TEMPORAL = {
 
 
 def type_sql(kind: LogicalType, own: Mapping[str, str] = NOTHING) -> str:
-    """Spell a logical type the way format_type() does, so that it can be compared with a dictionary.
+    """Return a logical type as format_type() writes it, so that it can be compared with the dictionary.
 
-    `own`: what the application's own types are called here (`Placed.type_names`).
+    `own` maps the application's own types to their names at the target (`Placed.type_names`).
     """
     if plain := _PLAIN.get(kind.kind):
         return plain
     if temporal := _TEMPORAL.get(kind.kind):
         word, zone = temporal
-        # 0 may mean "not said": the wider type never loses a digit.
+        # 0 may mean unspecified: the widest type never loses a digit.
         return f"{word}({kind.precision}){zone}" if 0 < kind.precision < _FRACTION_MAX else f"{word}{zone}"
     return _sized_type(kind, own)
 
@@ -68,24 +68,24 @@ def _sized_type(kind: LogicalType, own: Mapping[str, str]) -> str:
 
 
 def column_type(placed: Placed, column: Column) -> str:
-    """Return the type of a column here: a domain of the application's by its name, everything else by what it is."""
+    """Return the type of a column at the target: a domain by its name, any other type by its definition."""
     return own_or_plain(placed, column.source_type, column.type)
 
 
 def has_type(placed: Placed, column: Column, spelled: str) -> bool:
-    """Say whether a column has a type, as the dictionary spells that, which takes all of its values here."""
-    # what a domain stands on holds all its values
+    """Return whether a type, as the dictionary spells it, can hold all values of a column."""
+    # the base type of a domain can hold all its values
     accepted = (column_type(placed, column), type_sql(column.type, placed.type_names))
     return plain(spelled) in map(plain, accepted)
 
 
 def plain(spelled: str) -> str:
-    """Return a type without the quotes of its name, which depend on who has written it."""
+    """Return a type without the quotes of its name, which differ between source and dictionary."""
     return spelled.replace('"', "")
 
 
 def own_or_plain(placed: Placed, source_type: str, kind: LogicalType) -> str:
-    """Return a domain's name here, if that is what the source has spelled, or an array of it; else the plain type."""
+    """Return the target's name of a domain or an array of it, if the source's type is one; otherwise the plain type."""
     spelled = source_type.removesuffix("[]")
     if spelled in {own.spelled for own in placed.schema.types if own.base is not None}:
         return placed.type_names[spelled] + source_type[len(spelled) :]
@@ -93,25 +93,25 @@ def own_or_plain(placed: Placed, source_type: str, kind: LogicalType) -> str:
 
 
 def namespaces(placed: Sequence[Placed]) -> list[str]:
-    """Return the schemas to make; a name used by nobody is not made."""
+    """Return the statements that create the schemas in use."""
     wanted = dict.fromkeys(one.namespace for one in placed)
     wanted |= dict.fromkeys(one.type_place(own)[0] for one in placed for own in one.schema.types)
     return [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)}" for name in wanted]
 
 
 def own_types(placed: Sequence[Placed]) -> list[tuple[Placed, OwnType]]:
-    """Return each own type of these tables once, behind what it stands on, with a table that uses it."""
+    """Return each own type of these tables once, after the types that it needs, with a table that uses it."""
     found: dict[str, tuple[Placed, OwnType]] = {}
     for one in placed:
         for own in one.schema.types:
             known = found.get(own.spelled)
-            if known is None or len(known[1].labels) < len(own.labels):  # a table's version may be older
+            if known is None or len(known[1].labels) < len(own.labels):  # an older version has fewer labels
                 found[own.spelled] = (one, own)
     return list(found.values())
 
 
 def create_type(placed: Placed, own: OwnType) -> str:
-    """Return the statement that makes an enum or a domain, without the checks that older values may violate."""
+    """Return the statement that creates an enum or a domain, without the checks that older values may violate."""
     name = placed.type_name(own)
     if own.base is None:
         return f"CREATE TYPE {name} AS ENUM ({', '.join(map(literal, own.labels))})"
@@ -125,12 +125,12 @@ def create_type(placed: Placed, own: OwnType) -> str:
 
 
 def valid_checks(own: OwnType) -> list[Check]:
-    """Return the checks of a domain that all values at the source meet: a target can refuse no value by the others."""
+    """Return the checks of a domain that all values at the source satisfy; the target must not enforce the others."""
     return [check for check in own.checks if not check.not_valid]
 
 
 def later_checks(placed: Sequence[Placed]) -> Iterator[tuple[str, str]]:
-    """Yield (drop, add) for each check of a domain that older values may violate: it comes with the cut-over."""
+    """Yield (drop, add) for each check of a domain that older values may violate; the cut-over adds it."""
     for one, own in own_types(placed):
         for check in own.checks:
             if check.not_valid:
@@ -142,7 +142,7 @@ def later_checks(placed: Sequence[Placed]) -> Iterator[tuple[str, str]]:
 
 
 def create_table(placed: Placed) -> list[str]:
-    """Return the bare table and its comments."""
+    """Return the statements for the bare table and its comments."""
     schema = placed.schema
     lines = [f"    {column_sql(placed, column)}" for column in schema.columns]
     statements = [s for column in schema.columns for s in counter_before(placed, column)]
@@ -173,24 +173,24 @@ def column_sql(placed: Placed, column: Column) -> str:
 
 
 def is_required(placed: Placed, column: Column) -> bool:
-    """Whether the column is NOT NULL here."""
+    """Return whether the column is NOT NULL at the target."""
     return not column.nullable or column.name in placed.schema.key
 
 
 def is_identity(placed: Placed, column: Column) -> bool:
-    """Whether it is an identity here: PostgreSQL has them of integers only, and they are NOT NULL."""
+    """Return whether the column is an identity here; PostgreSQL requires an integer that is NOT NULL."""
     return column.identity and column.type.kind is Kind.INT and is_required(placed, column)
 
 
 def is_counted(placed: Placed, column: Column) -> bool:
-    """Whether a sequence of its own numbers it here: wider whole numbers, and columns that may be NULL."""
+    """Return whether the column has its own sequence here, because its numbers are wider or it may be NULL."""
     if column.type.kind is Kind.INT:
         return column.identity and not is_required(placed, column)
     return column.identity and column.type.kind is Kind.DECIMAL and column.type.scale <= 0
 
 
 def counter(placed: Placed, column: Column) -> str:
-    """Return the name of that sequence, ready for a statement."""
+    """Return the quoted name of that sequence."""
     return f"{quoted(placed.namespace)}.{quoted(fitted(f'{placed.name}_{placed.fold(column.name)}_seq'))}"
 
 
@@ -200,7 +200,7 @@ def counted_default(placed: Placed, column: Column) -> str:
 
 
 def no_identity(placed: Placed, column: Column) -> str:
-    """Return the statement that puts a sequence in place of an identity, if the column is one, so that NULLs fit."""
+    """Return the statement that replaces an identity by a sequence, if the column is one, so that it may be NULL."""
     return statement(
         "dictionary", "no_identity", table_name=literal(placed.sql), table=placed.sql,
         column_name=literal(placed.fold(column.name)), column=placed.column(column.name),
@@ -209,12 +209,12 @@ def no_identity(placed: Placed, column: Column) -> str:
 
 
 def counter_before(placed: Placed, column: Column) -> list[str]:
-    """Return what a column needs before it is there."""
+    """Return the statements that a column needs before it is created."""
     return [f"CREATE SEQUENCE {counter(placed, column)}"] if is_counted(placed, column) else []
 
 
 def counter_after(placed: Placed, column: Column) -> list[str]:
-    """Return what a column needs once it is there."""
+    """Return the statements that a column needs after it is created."""
     if not is_counted(placed, column):
         return []
     return [f"ALTER SEQUENCE {counter(placed, column)} OWNED BY {placed.sql}.{placed.column(column.name)}"]

@@ -1,7 +1,7 @@
-"""What a target gets, as a file that a DBA can read and psql can run (VENUS 3.4). Pure.
+"""The DDL of a target as a file that a DBA can read and psql can run (VENUS 3.4). Pure.
 
-`migrate` runs the same statements in the same order, with the rows between the first part and the second. At the top
-stands what is *not* in it: nothing that the source has is dropped silently.
+`migrate` runs the same statements in the same order, with the rows between the first part and the second. The file
+starts with a list of all that it does *not* create, so no object of the source is dropped silently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Section = tuple[str, list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """Something that people must know. `table` is empty for what belongs to none."""
+    """An object that is not created, or differs. `table` is empty if it belongs to no table."""
 
     table: str
     what: str
@@ -38,7 +38,7 @@ class Remark:
 
     @property
     def line(self) -> str:
-        """One line for people."""
+        """The remark as one line of text."""
         where = f"{self.table}: " if self.table else ""
         shown = " ".join([self.what, self.name, *self.definition.split()])
         return f"{where}{shown.strip()}: {self.reason}"
@@ -46,12 +46,12 @@ class Remark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """A source's tables as a target gets them."""
+    """The DDL of a target for a source's tables."""
 
     target: str
     sections: tuple[Section, ...]
     remarks: tuple[Remark, ...]
-    #: What the cut-over changes, as comments: it is not run before.
+    #: Statements of the cut-over, which the file contains as comments.
     later: tuple[str, ...]
 
     @property
@@ -61,7 +61,7 @@ class Conversion:
 
     @property
     def text(self) -> str:
-        """The file."""
+        """The content of the file."""
         lines = [
             f"-- What `venus migrate --target {self.target}` creates, in its order.",
             "-- By hand: psql -v ON_ERROR_STOP=1 -1 -f FILE",
@@ -84,10 +84,10 @@ def convert(
     numberings: Sequence[Numbering] = (),
     others: Sequence[OtherObject] = (),
 ) -> Conversion:
-    """Return what target `target` gets of these tables. Raises Refused if names collide."""
+    """Return the DDL of target `target` for these tables. Raises Refused if names collide."""
     placed = place_all(schemas, settings, target)
     names = Names(placed)
-    for one in placed:  # names are given in the order of `sections`
+    for one in placed:  # allocate names in the order of `sections`
         indexes(one, names)
         checks(one, names)
     keys = [r for one in placed for r in references(one, placed, names)]
@@ -105,7 +105,7 @@ def convert(
 
 
 def sections(placed: Sequence[Placed]) -> list[tuple[str, list[str]]]:
-    """Return (title, statements) of each part, in the order in which they are run; no part is empty."""
+    """Return (title, statements) of each part in execution order; no part is empty."""
     names = Names(placed)
     parts = [
         ("Schemas", namespaces(placed)),
@@ -114,14 +114,14 @@ def sections(placed: Sequence[Placed]) -> list[tuple[str, list[str]]]:
         ("Keys", [add_key(one) for one in placed]),
         ("Indexes and unique constraints", [s for one in placed for s in indexes(one, names)]),
         ("Checks", [s for one in placed for pair in checks(one, names) for s in pair if s]),
-        ("Foreign keys; their actions have been executed at the source as long as VENUS applies",
+        ("Foreign keys; their actions run at the source as long as VENUS applies",
          [s for one in placed for pair in foreign_keys(one, placed, names) for s in pair if s]),
     ]  # fmt: skip
     return [part for part in parts if part[1]]
 
 
 def remarks(placed: Sequence[Placed]) -> list[Remark]:
-    """Return what these tables have at the source and do not get, or get under another name."""
+    """Return the objects of these tables that the target does not get, or gets under another name."""
     found = [
         Remark(table=one.schema.qualified, what=o.what, name=o.name, definition=o.definition, reason=o.reason)
         for one in placed
@@ -137,7 +137,7 @@ def remarks(placed: Sequence[Placed]) -> list[Remark]:
 
 
 def _missing_ends(placed: Sequence[Placed]) -> list[Remark]:
-    """Return the foreign keys whose other end does not come along."""
+    """Return the foreign keys that refer to a table that is not captured."""
     there = {(one.schema.namespace, one.schema.name) for one in placed}
     return [
         Remark(
@@ -158,7 +158,7 @@ def _others(others: Sequence[OtherObject]) -> list[Remark]:
 
 
 def _free(numberings: Sequence[Numbering]) -> list[str]:
-    """Return the sequences that belong to no column: the cut-over makes them, at the source's number."""
+    """Return the sequences that belong to no column; the cut-over creates them at the source's number."""
     return [
         f"CREATE SEQUENCE {n.namespace}.{n.name} INCREMENT BY {n.increment}"
         for n in numberings

@@ -1,7 +1,7 @@
-"""The way of a table from one schema version to the next, as far as PostgreSQL can without losing anything. Pure.
+"""The step of a table from one schema version to the next, if PostgreSQL can take it without loss. Pure.
 
-A new column is added, a dropped one is kept at the target and may be NULL from then on, a type is widened. Everything
-else halts the table with a reason; resync or a decision of the operator goes on from there (features 2.14).
+A new column is added. A dropped column stays at the target and may be NULL from then on. A type is widened. Every other
+change halts the table with a reason; a resync or an operator's decision resolves that (features 2.14).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_LABELS = LabelSteps()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What has to be done at the target. `refused` = why it cannot be done; empty = it can."""
+    """Statements and remarks for the target. `refused` is the reason if the step is impossible; empty = it is not."""
 
     statements: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -48,11 +48,11 @@ def step(
     target: str = "NAME",
     rekeying: bool = False,
 ) -> Step:
-    """Return the way from one version to the next. Pure.
+    """Return the step from one version to the next. Pure.
 
-    `labels`: what becomes of the labels of its enums. `present`: the columns that the table has at the target,
-    each with its type; `kept`: those of them that the source has dropped, as `kept_columns` says. `rekeying`: every row
-    is replaced by one with the new key, which is the caller's affair.
+    `labels` are the changes of its enums. `present` lists the columns of the table at the target with their types, and
+    `kept` those among them that the source has dropped (see `kept_columns`). `rekeying` means that the caller replaces
+    every row by one with the new key.
     """
     if (old.namespace, old.name) != (new.namespace, new.name):
         return Step(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
@@ -84,7 +84,7 @@ def step(
 
 
 def _key_changed(old: TableSchema, new: TableSchema, target: str) -> str:
-    """Say how a table gets another key: its rows have to come again under it, from the source and then from here."""
+    """Return the reason for a changed key, with the two resyncs that bring the rows by the new key."""
     into = f"({', '.join(new.key)})" if old.key != new.key else "other columns of these names"
     return (
         f"the key has changed from ({', '.join(old.key)}) to {into}: when `venus resync {new.qualified}` has read the "
@@ -93,23 +93,23 @@ def _key_changed(old: TableSchema, new: TableSchema, target: str) -> str:
 
 
 def _parted(old: Placed, new: Placed, *, changing: bool) -> Step:
-    """Take the table's heirs here from it, if they left at the source or its columns change.
+    """Remove the inheritance of child tables at the target if they left at the source or the parent's columns change.
 
-    A column that is added to a table is added to its heirs as well, and theirs comes with a version of their own.
+    PostgreSQL would add a new column of the parent to its children, which get theirs with their own version.
     """
     before, after = old.schema.heirs, new.schema.heirs
     gone = [heir for heir in before if heir not in after]
     more = [heir for heir in after if heir not in before]
-    remarks = [f"{', '.join(more)} has come to inherit from it at the source, which is not carried"] if more else []
+    remarks = [f"{', '.join(more)} now inherits from it at the source; that is not replicated"] if more else []
     if not gone and not (before and changing):
         return Step(remarks=tuple(remarks))
     why = f"{', '.join(gone)} has left" if gone else "its columns have changed"
-    remarks.append(f"{why} at the source: what inherited from it here does so no more (ALTER TABLE ... INHERIT)")
+    remarks.append(f"{why} at the source: no table inherits from it here any more (ALTER TABLE ... INHERIT)")
     return Step(statements=(statement("heirs", "part", table=literal(old.sql)),), remarks=tuple(remarks))
 
 
 def kept_columns(versions: Iterable[TableSchema], current: TableSchema) -> frozenset[str]:
-    """Return the columns that earlier versions of a table had, by the names that they had last, and it has no more."""
+    """Return the columns that a table has lost since earlier versions, under their last names."""
     names = {c.number: c.name for one in sorted(versions, key=lambda one: one.version) for c in one.columns}
     return frozenset(names[number] for number in set(names) - {c.number for c in current.columns})
 
@@ -117,9 +117,9 @@ def kept_columns(versions: Iterable[TableSchema], current: TableSchema) -> froze
 def _set_aside(
     old: Placed, new: Placed, gone: Iterable[Column], present: Collection[str], kept: Collection[str]
 ) -> Step:
-    """Give another name to what is kept of a dropped column whose name comes again: as a column of its own.
+    """Rename a kept column if a new column of the source has its name.
 
-    Its values are not those of the new column, and nothing that is kept here is thrown away without a person.
+    Its values are not those of the new column, and only an operator may delete them.
     """
     before = {c.number: c.name for c in old.schema.columns}
     ours = {old.fold(name) for name in (*kept, *(column.name for column in gone))}
@@ -130,11 +130,11 @@ def _set_aside(
         if before.get(column.number) == column.name or name in steady or name not in present:
             continue
         if name not in ours:
-            own = f"the target's table {old.qualified} has a column {name} of its own, and the source has added one"
+            own = f"the target's table {old.qualified} has its own column {name}, and the source has added one"
             return Step(refused=f"{own}: rename or drop the one at the target")
         aside = fitted(f"{name}_before_v{new.schema.version}")
         statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {quoted(name)} TO {quoted(aside)}")
-        remarks.append(f"column {name} came again at the source; the one that was kept here is {aside} now")
+        remarks.append(f"the source has a new column {name}; the column that was kept here is now {aside}")
     return Step(statements=tuple(statements), remarks=tuple(remarks))
 
 
@@ -144,7 +144,7 @@ def _besides(schema: TableSchema) -> tuple[object, ...]:
 
 
 def _added(new: Placed, column: Column) -> str:
-    """Rows that are there already have no value yet, so NOT NULL only goes with a default."""
+    """Return the statement that adds a column; without a default it omits NOT NULL, as existing rows have no value."""
     text = column_sql(new, column)
     if not column.default_sql:
         text = text.removesuffix(" NOT NULL")
@@ -160,7 +160,7 @@ def _dropped(old: Placed, column: Column) -> Step:
 
 
 def _renamed(old: Placed, new: Placed, both: Iterable[tuple[Column, Column]]) -> Step:
-    """Rename columns; one that takes the name of another one goes by a name of its own, whatever the order."""
+    """Rename columns, through an intermediate name where a column gets the current name of another one."""
     names = [(old.fold(was.name), new.fold(now.name)) for was, now in both]
     moves = [(was, now) for was, now in names if was != now]
     taken = {was for was, _ in moves}
@@ -179,7 +179,7 @@ def _changed(old: Placed, new: Placed, before: Column, after: Column, present: M
     statements: list[str] = []
     remarks: list[str] = []
     name = new.column(after.name)
-    # somebody may have given it the new type: what is in it does not matter, every row comes again with its own value
+    # an operator may have set the new type; its current values do not matter, because every row comes again
     altered = has_type(new, after, present.get(old.fold(before.name), ""))
     if before.type != after.type and type_sql(before.type) != type_sql(after.type) and not altered:
         if not widens(before.type, after.type):
@@ -196,7 +196,7 @@ def _changed(old: Placed, new: Placed, before: Column, after: Column, present: M
 
 
 def _default(old: Placed, new: Placed, before: Column, after: Column) -> Step:
-    """Follow a default; a column that has come to be numbered may have NULLs here, so that is left to people."""
+    """Follow a default. A new identity is left to the operator, because the column may contain NULL here."""
     alter = f"ALTER TABLE {new.sql} ALTER COLUMN {new.column(after.name)}"
     if before.identity and after.identity:
         return Step(statements=(no_identity(new, after),) if is_counted(new, after) else ())
@@ -215,7 +215,7 @@ def _default(old: Placed, new: Placed, before: Column, after: Column) -> Step:
 
 
 def _not_widened(old: Placed, new: Placed, before: Column, after: Column) -> str:
-    """Say what somebody can do at the target, under the name that the column has there."""
+    """Return the reason for a type that is not widened, with a statement for the target."""
     name, wanted = old.column(before.name), column_type(new, after)
     return (
         f"column {after.name} has changed from {type_sql(before.type)} to {type_sql(after.type)}, which does not widen "
@@ -225,7 +225,7 @@ def _not_widened(old: Placed, new: Placed, before: Column, after: Column) -> str
 
 
 def widens(before: LogicalType, after: LogicalType) -> bool:
-    """Whether every value of the old type is a value of the new one, so that PostgreSQL converts it unharmed."""
+    """Return whether every value of the old type is one of the new type, so that a conversion loses nothing."""
     match before.kind, after.kind:
         case (Kind.INT, Kind.INT) | (Kind.FLOAT, Kind.FLOAT):
             return before.length <= after.length

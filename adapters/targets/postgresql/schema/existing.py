@@ -1,6 +1,6 @@
-"""Compares a table that is at the target already with what VENUS would have made (VENUS 3.4).
+"""Comparison of an existing table at the target with the one that VENUS would create (VENUS 3.4).
 
-Differences are refused, all of them at once: VENUS does not alter a table that it has not made.
+All differences are refused together: VENUS does not alter a table that it has not created.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from venus.adapters.targets.postgresql.session import Refusal, Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused, TargetError
 
-#: Relations that rows can be brought into: ordinary and partitioned tables.
+#: Relations that accept rows: ordinary and partitioned tables.
 _TABLES = ("r", "p")
-#: What to do about a table that is there and is another one.
+#: The remedy for an existing table that differs.
 HINT = "alter the table, move it away, or give the target another schema"
 NO_KEY = "has no primary key or unique index"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingColumn:
-    """A column as the target's dictionary has it."""
+    """A column in the target's dictionary."""
 
     name: str
     type: str
@@ -39,7 +39,7 @@ class ExistingColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingTable:
-    """A table as the target's dictionary has it."""
+    """A table in the target's dictionary."""
 
     kind: str
     columns: tuple[ExistingColumn, ...]
@@ -47,7 +47,7 @@ class ExistingTable:
 
 
 def read(session: Session, placed: Placed) -> ExistingTable | None:
-    """Read the dictionary; None = there is no such table."""
+    """Read a table from the dictionary; None if it does not exist."""
     params = {"table": placed.sql}
     relation = session.row(statement("dictionary", "relation"), params)
     if relation is None:
@@ -61,7 +61,7 @@ def read(session: Session, placed: Placed) -> ExistingTable | None:
 
 
 def columns(session: Session, placed: Placed) -> tuple[ExistingColumn, ...]:
-    """Read the columns of a table; none if it is not there."""
+    """Read the columns of a table; empty if it does not exist."""
     return tuple(
         ExistingColumn(
             name=name,
@@ -80,7 +80,7 @@ def columns(session: Session, placed: Placed) -> tuple[ExistingColumn, ...]:
 
 
 def names_beside(session: Session, placed: Sequence[Placed]) -> Names:
-    """Return what hands out names for the indexes of these tables, none of which somebody else has there."""
+    """Return an allocator of names for the indexes of these tables that avoids the names of existing relations."""
     parts = {"namespaces": sorted({one.namespace for one in placed}), "tables": [one.sql for one in placed]}
     return Names(
         placed, [(namespace, name) for namespace, name in session.rows(statement("dictionary", "taken"), parts)]
@@ -89,7 +89,7 @@ def names_beside(session: Session, placed: Sequence[Placed]) -> Names:
 
 @contextmanager
 def lift_checks(session: Session, placed: Placed) -> Iterator[None]:
-    """Write older rows within an open transaction: a check that is NOT VALID would refuse them."""
+    """Drop checks that are NOT VALID within the block, in an open transaction, because they would refuse older rows."""
     found = session.rows(statement("dictionary", "not_valid_checks"), {"table": placed.sql})
     for name, _ in found:
         session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {name}")
@@ -99,33 +99,33 @@ def lift_checks(session: Session, placed: Placed) -> Iterator[None]:
 
 
 def has_rows(session: Session, placed: Placed) -> bool:
-    """Whether anything is in it."""
+    """Return whether the table has any row."""
     found = session.row(statement("dictionary", "has_rows", table=placed.rows_sql))
     return bool(found and found[0])
 
 
 def empty_hint(target: str) -> str:
-    """Say what to do about a table that has rows."""
+    """Return the remedy for a table that has rows."""
     return f"empty it, or set targets.{target}.on_existing to truncate or append"
 
 
 def count(session: Session, placed: Placed) -> int:
-    """Count its rows."""
+    """Count the rows of the table."""
     found = session.row(statement("dictionary", "count_rows", table=placed.rows_sql))
     return int(found[0]) if found else 0
 
 
 def empty(session: Session, placed: Placed, by: str) -> None:
-    """Remove all rows, in an open transaction: by DELETE, which those do not see who read an older snapshot.
+    """Remove all rows in an open transaction, by DELETE, which readers of an older snapshot do not see.
 
-    `by` = "truncate": by TRUNCATE, unless foreign keys forbid it. Raises Refused where they forbid both.
+    With `by` = "truncate", use TRUNCATE unless foreign keys forbid it. Raises Refused if they forbid both.
     """
     try:
         _empty(session, placed, by)
     except Refusal as refusal:
         raise Refused(
             f"{placed.qualified} cannot be emptied: {refusal}",
-            hint="drop that foreign key at the target (the load makes it again at its end, if it was made by a load), "
+            hint="drop that foreign key at the target (a load recreates it at its end if a load has created it), "
             "or let the role SET session_replication_role",
         ) from refusal
 
@@ -142,7 +142,7 @@ def _empty(session: Session, placed: Placed, by: str) -> None:
 
 
 def differences(placed: Placed, existing: ExistingTable) -> list[str]:
-    """Say what keeps this table from being a target, one line each. Pure."""
+    """Return the reasons why this table cannot be used, one line each. Pure."""
     if existing.kind not in _TABLES:
         return [f"{placed.qualified} exists already and is not a table"]
     if placed.schema.heirs and existing.kind == "p":

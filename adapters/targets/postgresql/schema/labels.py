@@ -1,9 +1,9 @@
-"""The labels of an enum: what brings those that a target has to those of the source (VENUS 3.4). Pure.
+"""The labels of an enum: statements that turn a target's labels into those of the source (VENUS 3.4). Pure.
 
-PostgreSQL renames labels and adds them; it neither drops nor moves one. A label that is renamed at the source keeps its
-place, so it is renamed here too, in the transaction in front of the rows that have its new name. A label that is
-added has to be durable before a row can have it. What is neither (a type that was made again in another order) is
-printed as statements, and a resync replaces the rows behind them.
+PostgreSQL can rename and add labels, but neither drop nor move them. A label that is renamed at the source keeps its
+place, so it is renamed here, too, in the transaction of the rows with its new name and before them. An added label has
+to be durable before a row can have it. For any other change (a type that was recreated in another order), the operator
+gets statements, and a resync then replaces the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from venus.adapters.targets.postgresql.naming import literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelChange:
-    """The statements for one type. `settled` = behind them the labels of the source are here, in its order."""
+    """The statements for one type. `settled` means that they lead to the source's labels in its order."""
 
     added: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class LabelChange:
 
 
 def label_change(type_sql: str, wanted: Sequence[str], there: Sequence[str], known: Sequence[str] = ()) -> LabelChange:
-    """Return the way from the labels `there` to those of the source; `known` = those of the version before. Pure."""
+    """Return the change from the labels `there` to those of the source; `known` = the previous version's. Pure."""
     names = {was: now for was, now in _renames(known or there, wanted).items() if was in there and now not in there}
     here = [names.get(label, label) for label in there]
     renamed = tuple(_rename(type_sql, was, now) for was, now in names.items())
@@ -37,13 +37,13 @@ def label_change(type_sql: str, wanted: Sequence[str], there: Sequence[str], kno
 
 
 def is_within(wanted: Sequence[str], there: Sequence[str]) -> bool:
-    """Whether all these labels are there, in this order."""
+    """Return whether all these labels are there, in this order."""
     rest = iter(there)
     return all(label in rest for label in wanted)
 
 
 def statements_by_position(type_sql: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return what makes any labels those of the source, place by place; the rows have to come again behind it. Pure."""
+    """Return statements that turn any labels into those of the source, place by place; rows must come again. Pure."""
     moves = {was: now for was, now in zip(there, wanted, strict=False) if was != now}
     spare = [label for label in there[len(wanted) :] if label in wanted]
     aside = {was: f"{was}_before" for was in (*moves, *spare) if was in wanted}
@@ -53,7 +53,7 @@ def statements_by_position(type_sql: str, wanted: Sequence[str], there: Sequence
 
 
 def _renames(known: Sequence[str], wanted: Sequence[str]) -> Mapping[str, str]:
-    """Return the labels that only a renaming can have made different: as many as before, each new one in its place."""
+    """Return the renamed labels, if a renaming explains all differences: as many labels, each in its old place."""
     pairs = {was: now for was, now in zip(known, wanted, strict=False) if was != now}
     if len(known) != len(wanted) or any(was in wanted or now in known for was, now in pairs.items()):
         return {}
@@ -61,7 +61,7 @@ def _renames(known: Sequence[str], wanted: Sequence[str]) -> Mapping[str, str]:
 
 
 def _additions(type_sql: str, wanted: Sequence[str], here: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Return what adds the labels that are missing; a neighbour that is renamed afterwards has its former name."""
+    """Return statements that add the missing labels; a neighbour that is renamed later still has its old name."""
     former = {now: was for was, now in names.items()}
     found = []
     for n, label in enumerate(wanted):

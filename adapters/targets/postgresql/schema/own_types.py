@@ -1,8 +1,7 @@
-"""The application's own enums and domains at a target: made before the tables, compared, followed (VENUS 3.4).
+"""The application's own enums and domains at a target: creation before the tables, comparison, changes (VENUS 3.4).
 
-A label that is new at the source is added in a transaction of its own, before the rows that may have it: PostgreSQL
-does not accept a label in the transaction that has added it. A renamed label is renamed in front of the rows
-(labels.py).
+A new label is added in a separate transaction before the rows that may have it, because PostgreSQL does not accept a
+label in the transaction that adds it. A renamed label is renamed in the transaction of the rows (labels.py).
 """
 
 from __future__ import annotations
@@ -18,37 +17,37 @@ from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused, TargetError
 from venus.model import OwnType, TableSchema
 
-#: A domain's NOT NULL has no name of its own.
+#: Stands for the name of a domain's NOT NULL, which has none.
 _REQUIRED = "NOT NULL"
-#: What to do about a type that is there and is another one.
+#: The remedy for an existing type that differs.
 HINT = "alter the type, move it away, or give the target another schema"
 
 
 class LabelsMissing(TargetError):
-    """The target has not the labels that rows of the full data may have."""
+    """The target lacks labels that rows of the full data may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeHere:
-    """A type as the target has it."""
+    """A type at the target."""
 
     kind: str
-    #: Of an enum, in order.
+    #: The labels of an enum in order.
     labels: tuple[str, ...] = ()
-    #: Of a domain: definitions by name.
+    #: The constraints of a domain: name and definition.
     constraints: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSteps:
-    """What a table's version changes of labels here. `refused` = why it cannot be followed."""
+    """The label changes of a table's version. `refused` is the reason why they are impossible; empty = they are not."""
 
     statements: tuple[str, ...] = ()
     refused: str = ""
 
 
 def make_types(session: Session, placed: Placed) -> None:
-    """Make what a new table needs; what is there must be the same. Raises Refused."""
+    """Create the types of a new table. Raises Refused if an existing type differs."""
     found = []
     for _, wanted in own_types([placed]):
         there = _read(session, placed, wanted)
@@ -61,19 +60,19 @@ def make_types(session: Session, placed: Placed) -> None:
 
 
 def unlike(session: Session, placed: Placed, wanted: OwnType) -> list[str]:
-    """Say what keeps a type that is there from being used; nothing if it is the same or not there."""
+    """Return the differences of an existing type; empty if it is the same or does not exist."""
     there = _read(session, placed, wanted)
     return [] if there is None else differences(placed, wanted, there)
 
 
 def enum_differences(session: Session, placed: Placed) -> list[str]:
-    """Say which enums that are there have not the labels of the source."""
+    """Return the differences of existing enums from the labels of the source."""
     enums = [(own, _read(session, placed, own)) for own in placed.schema.types if own.base is None]
     return [line for own, there in enums if there is not None for line in differences(placed, own, there)]
 
 
 def _read(session: Session, placed: Placed, own: OwnType) -> TypeHere | None:
-    """Return what a type is here; None if there is none of that name."""
+    """Read a type at the target; None if it does not exist."""
     namespace, name = placed.type_place(own)
     row = session.row(statement("dictionary", "own_type"), {"namespace": namespace, "name": name})
     if row is None:
@@ -83,15 +82,15 @@ def _read(session: Session, placed: Placed, own: OwnType) -> TypeHere | None:
 
 
 def differences(placed: Placed, wanted: OwnType, there: TypeHere) -> list[str]:
-    """Say what keeps a type that is there from being used, one line each, with what would change that. Pure."""
+    """Return the differences of an existing type, one line each, with the statements that remove them. Pure."""
     name = ".".join(placed.type_place(wanted))
     if wanted.base is None:
         if there.kind != "enum":
             return [f"type {name} is {there.kind} here, an enum at the source"]
         if is_within(wanted.labels, there.labels):
             return []
-        said = f"type {name} has the labels ({', '.join(there.labels)}), the source ({', '.join(wanted.labels)})"
-        return ["; ".join([said, *label_statements(placed, wanted, there.labels)])]
+        line = f"type {name} has the labels ({', '.join(there.labels)}), the source ({', '.join(wanted.labels)})"
+        return ["; ".join([line, *label_statements(placed, wanted, there.labels)])]
     constraints = _constraints(placed, wanted)
     kind = f"domain over {own_or_plain(placed, wanted.base_spelled, wanted.base)}"
     here, source = (
@@ -99,14 +98,14 @@ def differences(placed: Placed, wanted: OwnType, there: TypeHere) -> list[str]:
     )
     if here == source:
         return []
-    said = f"type {name} is {here} here, {source} at the source"
+    line = f"type {name} is {here} here, {source} at the source"
     if there.kind.replace('"', "") != kind.replace('"', ""):
-        return [said]
-    return [f"{said}: {'; '.join(_domain_statements(placed.type_name(wanted), there.constraints, constraints))}"]
+        return [line]
+    return [f"{line}: {'; '.join(_domain_statements(placed.type_name(wanted), there.constraints, constraints))}"]
 
 
 def _said(kind: str, details: Iterable[str]) -> str:
-    """Return a domain as text; quotes of names depend on who has written them."""
+    """Return a domain as text without quotes, which differ between source and dictionary."""
     return " ".join([kind, *sorted(details)]).replace('"', "")
 
 
@@ -116,7 +115,7 @@ def _constraints(placed: Placed, own: OwnType) -> tuple[tuple[str, str], ...]:
 
 
 def _domain_statements(name: str, there: Iterable[tuple[str, str]], wanted: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield what makes a domain's constraints those of the source: first what goes, for its name may come again."""
+    """Yield statements that turn a domain's constraints into the source's; drops come first, to free their names."""
     here, source = [(n, _said("", (t,)), t) for n, t in there], [(n, _said("", (t,)), t) for n, t in wanted]
     kept = {text for _, text, _ in source}
     for constraint, text, _ in here:
@@ -132,7 +131,7 @@ def _domain_statements(name: str, there: Iterable[tuple[str, str]], wanted: Iter
 
 
 def missing(session: Session, placed: Placed, own: OwnType) -> Iterator[tuple[str, str]]:
-    """Yield what a domain lacks here of the source's, each with the statement that adds it."""
+    """Yield the constraints that a domain lacks here, each with the statement that adds it."""
     there = _read(session, placed, own)
     if own.base is None or there is None:
         return
@@ -148,17 +147,17 @@ def missing(session: Session, placed: Placed, own: OwnType) -> Iterator[tuple[st
 
 
 def label_statements(placed: Placed, wanted: OwnType, there: Sequence[str]) -> list[str]:
-    """Return what makes the labels of a type those of the source, whatever they are. Pure."""
+    """Return statements that turn any labels of a type into those of the source. Pure."""
     name = placed.type_name(wanted)
     change = label_change(name, wanted.labels, there)
     return [*change.added, *change.renamed] if change.settled else statements_by_position(name, wanted.labels, there)
 
 
 def add_labels(placed: Placed, connect: Callable[[], Session], known: TableSchema | None = None) -> None:
-    """Add the labels that a table's version has and its types at the target lack, durably, by a session of its own.
+    """Add the labels of a table's version that its types at the target lack, durably, in a separate session.
 
-    A type that is not there yet is made with its table. What was renamed since the version `known` is left for
-    `label_steps`; without it nothing but the rows to come has been read, and it is renamed here.
+    A type that does not exist yet is created with its table. Labels that were renamed since the version `known` are
+    left to `label_steps`. Without `known` they are renamed here.
     """
     if all(own.base is not None for own in placed.schema.types):
         return
@@ -172,7 +171,7 @@ def add_labels(placed: Placed, connect: Callable[[], Session], known: TableSchem
 
 
 def label_steps(session: Session, old: Placed, new: Placed, target: str) -> LabelSteps:
-    """Return what a version changes of the labels that are here; those that it adds are added before."""
+    """Return the renamings of labels in a version; `add_labels` adds the new ones before."""
     statements: list[str] = []
     for own in new.schema.types:
         there = _read(session, new, own)
@@ -186,7 +185,7 @@ def label_steps(session: Session, old: Placed, new: Placed, target: str) -> Labe
 
 
 def require_labels(session: Session, placed: Placed, target: str) -> None:
-    """Raise LabelsMissing unless the labels of a table's version are here."""
+    """Raise LabelsMissing unless the target has the labels of a table's version."""
     for own in placed.schema.types:
         there = _read(session, placed, own) if own.base is None else None
         if there is not None and there.kind == "enum" and not is_within(own.labels, there.labels):
@@ -216,5 +215,5 @@ def _labels_refused(placed: Placed, own: OwnType, there: TypeHere, target: str) 
 
 
 def create_if_missing(placed: Placed, own: OwnType) -> str:
-    """Return the statement that makes a type for a new column unless another table has brought it."""
+    """Return the statement that creates a type for a new column unless it exists already."""
     return "DO $venus$ BEGIN " + create_type(placed, own) + "; EXCEPTION WHEN duplicate_object THEN NULL; END $venus$"

@@ -1,4 +1,8 @@
-"""Makes the tables that a load or the stream brings, or takes those that are there already (VENUS 3.4)."""
+"""Tables at a target: creation or use of existing ones, and schema changes of the stream (VENUS 3.4).
+
+A schema change is a step before the rows, in the same transaction. A change that the target cannot follow halts its
+table. A column of a type that only some PostgreSQL servers have is an obstacle with its remedy.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,9 @@ from venus.model import Kind, LogicalType, TableSchema
 from venus.predicates.ranges import compiled
 from venus.predicates.syntax import PredicateRefused
 
-#: How what is left out names it.
+logger = logging.getLogger(__name__)
+
+#: The kind of such an object in `TableSchema.left_out`.
 _TYPE = "type of column"
 
 
@@ -36,12 +42,12 @@ class Obstacle:
 
     @property
     def line(self) -> str:
-        """One line for people."""
+        """The obstacle as one line of text."""
         return f"{self.where} {self.message}: {self.remedy}"
 
 
 def missing_types(session: Session, placed: Sequence[Placed], target: str) -> list[Obstacle]:
-    """Return a line for each column of a type that is neither here nor made by VENUS; one query for all tables."""
+    """Return an obstacle for each column whose type neither exists nor is created; one query for all tables."""
     wanted = [(one, column, name) for one in placed for column, name in _foreign_types(one)]
     spelled = sorted({name for _, _, name in wanted})
     if not spelled:
@@ -59,7 +65,7 @@ def missing_types(session: Session, placed: Sequence[Placed], target: str) -> li
 
 
 def _foreign_types(placed: Placed) -> Iterator[tuple[str, str]]:
-    """Yield (column, type) where only a PostgreSQL that happens to have the type can take the column."""
+    """Yield (column, type) for types that VENUS does not create and not every PostgreSQL has."""
     made = placed.type_names
     for column in placed.schema.columns:
         innermost = _innermost(column.type)
@@ -74,16 +80,13 @@ def _innermost(kind: LogicalType) -> LogicalType:
 
 
 def _remedy(schema: TableSchema, column: str) -> str:
-    told = [left.reason for left in schema.left_out if (left.what, left.name) == (_TYPE, column)]
-    way = told[0] if told else "the target's PostgreSQL is older than the source's: upgrade it"
+    reasons = [left.reason for left in schema.left_out if (left.what, left.name) == (_TYPE, column)]
+    way = reasons[0] if reasons else "the target's PostgreSQL is older than the source's: upgrade it"
     return f"{way}; or exclude the table"
 
 
-logger = logging.getLogger(__name__)
-
-
 def new_table(target: PostgresTarget, session: Session, schema: TableSchema, offset: int) -> None:
-    """Create a table that the stream brings; its rows follow in the stream. One that cannot be had is halted."""
+    """Create a table that is new in the stream, whose rows follow; a table that cannot be created halts."""
     placed = target.place(schema)
     predicate = text_for(target.config.where, schema.qualified)
     session.run("SAVEPOINT venus_table")
@@ -101,20 +104,22 @@ def new_table(target: PostgresTarget, session: Session, schema: TableSchema, off
         target.set_state(session, schema.table_id, HALTED, held_from=offset, reason=reason)
         return
     target.put_table(session, placed, ACTIVE, offset, created=created, predicate=predicate)
-    if created and (told := _besides(session, placed)):
+    if created and (warnings := _besides(session, placed)):
         target.own(
-            session, "set_version", table_id=schema.table_id, version=schema.version, reason="; ".join(told)
+            session, "set_version", table_id=schema.table_id, version=schema.version, reason="; ".join(warnings)
         )  # fmt: skip
 
 
 def _besides(session: Session, placed: Placed) -> list[str]:
-    """Make indexes and checks; return what the target would not have. The others' changes must not wait for that.
+    """Create indexes and checks and return the rejected ones, which must not stop the changes of other tables.
 
-    The older rows, which a check that is NOT VALID may refuse, are still to come: people add it behind them.
+    Older rows, which a check that is NOT VALID may refuse, are still to come: the operator adds it after them.
     """
     names = existing.names_beside(session, [placed])
     made = checks(placed, names)
-    told = [f"NOT VALID at the source, so run it at the target before the cut-over: {add}" for add, v in made if not v]
+    warnings = [
+        f"NOT VALID at the source, so run it at the target before the cut-over: {add}" for add, v in made if not v
+    ]
     for text in (*indexes(placed, names), *(f"{add}; {validate}" for add, validate in made if validate)):
         session.run("SAVEPOINT venus_besides")
         try:
@@ -124,22 +129,22 @@ def _besides(session: Session, placed: Placed) -> list[str]:
                 raise
             session.run("ROLLBACK TO SAVEPOINT venus_besides; RELEASE SAVEPOINT venus_besides")
             logger.warning("%s: %s", text, error)
-            told.append(f"{text}: {error}")
-    return told
+            warnings.append(f"{text}: {error}")
+    return warnings
 
 
 def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, own: bool = False) -> bool:
-    """Create a table, or take one that is there by the rule `on_existing`; return whether it was created.
+    """Create a table, or use an existing one by the rule `on_existing`; return whether it was created.
 
-    `own` = this target's from before: its rows are the caller's affair, and a load may not have come to its key.
-    Raises Refused with a line per difference.
+    `own` means that this target had the table before: the caller handles its rows, and a load may not have added its
+    key yet. Raises Refused with one line for each difference.
     """
     if own:
         add_labels(placed, lambda: target.connect("labels"))
     there = existing.read(session, placed)
     if there is None:
         if missing := missing_types(session, [placed], target.name):
-            raise Refused("\n".join(o.line for o in missing), hint="then start again")
+            raise Refused("\n".join(o.line for o in missing), hint="mend that, then start again")
         for text in namespaces([placed]):
             session.run(text)
         make_types(session, placed)
@@ -159,9 +164,9 @@ def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, o
 
 
 def keep_version(target: PostgresTarget, session: Session, schema: TableSchema, known: TableSchema | None) -> None:
-    """Keep a table version: a batch names it only once. Labels that its enums lack are added before, durably.
+    """Store a table version, because a batch describes it only once. First add missing labels of its enums, durably.
 
-    `known` = the newest version of the table that the target has.
+    `known` is the current version of the table at the target.
     """
     if known is not None and schema.types:
         add_labels(target.place(schema), lambda: target.connect("labels"), known)
@@ -176,7 +181,7 @@ def step_to(
     *,
     rekeying: bool = False,
 ) -> evolve.Step:
-    """Return the way from the version that a table has at the target to this one; `rekeying` is `evolve.step`'s."""
+    """Return the step from a table's current version at the target to this one; see `evolve.step` for `rekeying`."""
     known = catalogue.newest(schema.table_id)
     old, new = target.place(known), target.place(schema)
     versions = [one for (table_id, _), one in catalogue.schemas.items() if table_id == schema.table_id]
@@ -195,11 +200,11 @@ class SchemaChanges:
         self._session = session
         self._catalogue = catalogue
         self._start = start
-        #: Whether anything was done that the rest of the process has not read.
+        #: Whether the catalogue in memory has to be read again.
         self.changed = False
 
     def keep(self, schema: TableSchema) -> None:
-        """Keep a table version, unless this target has met it."""
+        """Store a table version unless this target has it already."""
         key = (schema.table_id, schema.version)
         if key in self._catalogue.schemas:
             return
@@ -209,17 +214,17 @@ class SchemaChanges:
         self.changed = True
 
     def create(self, schema: TableSchema) -> None:
-        """Make a table that the target does not have; one that cannot be had is halted."""
+        """Create a table that the target does not have; a table that cannot be created halts."""
         new_table(self._target, self._session, schema, self._start)
         self._look_again()
 
     def evolve(self, schema: TableSchema) -> None:
-        """Bring a table to this version. Raises RowsRefused with the reason if that cannot be done."""
+        """Bring a table to this version. Raises RowsRefused with the reason if that is impossible."""
         table_id = schema.table_id
         known = self._catalogue.tables[table_id]
         if schema.version < known.schema_version:
             raise RowsRefused(
-                table_id, f"a change of schema version {schema.version} came behind {known.schema_version}", []
+                table_id, f"a change of schema version {schema.version} came after {known.schema_version}", []
             )
         step = step_to(self._target, self._session, self._catalogue, schema)
         if step.refused:

@@ -1,9 +1,9 @@
-"""The scale-out apply: tasks lay changes down side by side, one transaction takes them over (VENUS 3.4).
+"""The scale-out apply: tasks stage changes in parallel, and one transaction merges them (VENUS 3.4).
 
-What is applied is always what lies between the target's own applied offset and an end that is asked for: asked for
-twice, or after a driver was killed and its checkpoint deleted, there is nothing left to do. The transaction moves the
-applied offset from exactly where it was found. Everything out of the ordinary (a marker, a new version, a table that
-does not follow, a refused row) and everything small goes the ordinary way, `run_apply`, up to the same end.
+It always applies the range between the target's own applied offset and a requested end. A repeated request finds
+nothing left to do, also after a driver was killed and its checkpoint deleted. The transaction moves the applied offset
+only from its expected value. Everything unusual (a marker, a new version, a table that does not follow, a refused row)
+and everything small takes the ordinary path, `run_apply`, up to the same end.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from venus.rpc.subscriber import Subscriber
 
 logger = logging.getLogger(__name__)
 
-#: Fewer offsets than this are not worth a task of their own.
+#: The smallest number of offsets that is worth a task.
 PIECE_OFFSETS_MIN = 5_000
-#: A micro-batch is a whole cut at least: one of so many times its limit goes the ordinary way, which streams it.
+#: A micro-batch contains at least one whole cut. Above this multiple of its limit, the ordinary path streams it.
 STAGED_TIMES = 4
 PAUSE_S = 0.5
 RETRY_MAX_S = 15.0
 
 
 class StagedApply:
-    """Applies to one target, up to wherever it is told to."""
+    """Scale-out apply to one target, up to a requested offset."""
 
     def __init__(
         self, settings: Settings, name: str, runner: Runner, stop: threading.Event, report: Report | None = None
@@ -55,11 +55,11 @@ class StagedApply:
         self._log_start = 0
         self._row_counts: dict[int, int] = {}
         self._counted_at_us = 0
-        #: How many micro-batches were staged, and how many went the ordinary way.
+        #: How many micro-batches were staged, and how many took the ordinary path.
         self.staged = self.ordinary = 0
 
     def start(self) -> tuple[int, int]:
-        """Drop what killed predecessors have left; return the applied offset and its epoch. Raises Refused."""
+        """Drop the stages of killed predecessors; return the applied offset and its epoch. Raises Refused."""
         with _Opened(self._target, self._stop) as opened:
             opened.drop_stages()
             position = opened.catalogue.position
@@ -69,7 +69,7 @@ class StagedApply:
         return position.offset, position.epoch
 
     def _starts_over(self, opened: _Opened) -> bool:
-        """Return whether the place in the queue was gone, and the target goes on from the full data."""
+        """Start over from the full data if the applied offset was trimmed; return whether that happened."""
         try:
             self._follow(opened)
         except Diverged as error:
@@ -82,7 +82,7 @@ class StagedApply:
         return False
 
     def up_to(self, end: int) -> None:
-        """Apply everything below `end`; what passes by itself is waited for. Raises what does not."""
+        """Apply everything below `end` and retry after transient errors. Raises all others."""
         wait_s = PAUSE_S
         while not self._stop.is_set():
             try:
@@ -98,11 +98,11 @@ class StagedApply:
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection to the broker."""
         self._leave()
 
     def _once(self, end: int) -> bool:
-        """Make one attempt; False = try again."""
+        """Make one attempt; return False to try again."""
         with _Opened(self._target, self._stop) as opened:
             self._loop.constraints(DEFERRED if opened.defer else REPLICA)
             self._follow(opened)
@@ -121,14 +121,14 @@ class StagedApply:
         return True
 
     def _is_staged(self, offsets: int) -> bool:
-        """Whether tasks lay so much down: they have their part of it in memory, which a large cut must not be."""
+        """Return whether tasks stage so many changes; each has its part in memory, so there is an upper limit."""
         spark = self._settings.spark
         return spark.stage_rows_min <= offsets <= STAGED_TIMES * spark.batch_rows_max
 
     # -- the broker's view of this group ---------------------------------------------------------------------------
 
     def _follow(self, opened: _Opened) -> None:
-        """Be connected as the group, so that the broker keeps increments and knows how far we are; takes nothing."""
+        """Connect as the group without taking increments, so that the broker keeps them and has the applied offset."""
         if self._subscriber is None:
             subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1)
             try:
@@ -168,23 +168,23 @@ class StagedApply:
             self._subscriber.close()
         self._subscriber = None
 
-    # -- the two ways ----------------------------------------------------------------------------------------------
+    # -- the two paths ---------------------------------------------------------------------------------------------
 
     def _stage(self, opened: _Opened, end: int) -> bool:
-        """Let tasks lay down everything and take it over; False = it has to go the ordinary way."""
+        """Let tasks stage everything and merge it; return False if the ordinary path has to apply it."""
         start = opened.catalogue.position.offset
         tasks = opened.tasks(start, end, self._settings.apply.load_workers)
         receipts = sorted(self._runner.run(stage_range, tasks), key=lambda r: r.start)
         try:
             odd = next((r.unusual for r in receipts if r.unusual), "")
             if odd:
-                logger.info("target %s: offsets %s to %s go the ordinary way: %s", self._name, start, end, odd)
+                logger.info("target %s: offsets %s to %s take the ordinary path: %s", self._name, start, end, odd)
                 return False
             opened.take_over(receipts, end)
         except Superseded:
-            raise DatabaseUnavailable("an operator has changed a state; reading it again") from None
+            raise DatabaseUnavailable("an operator has changed a state; reading the states again") from None
         except TargetError as refusal:
-            logger.info("target %s: offsets %s to %s go the ordinary way: %s", self._name, start, end, refusal)
+            logger.info("target %s: offsets %s to %s take the ordinary path: %s", self._name, start, end, refusal)
             return False
         finally:
             opened.session.rollback()
@@ -195,7 +195,7 @@ class StagedApply:
         return True
 
     def _go_the_ordinary_way(self, end: int) -> None:
-        """Follow like any other apply loop until `end` is applied and nothing is left to be tended."""
+        """Follow like any other apply loop until `end` is applied and no table catches up or is resynced."""
         self._leave()
         inner = threading.Event()
 
@@ -218,7 +218,7 @@ class StagedApply:
 
 
 class _Opened:
-    """One session with the target, locked, and what is known of it."""
+    """One session with the locked target, and its catalogue."""
 
     def __init__(self, target: PostgresTarget, stop: threading.Event) -> None:
         self._target = target
@@ -247,7 +247,7 @@ class _Opened:
         return not (catalogue.held() or catalogue.parked or catalogue.sweeps)
 
     def tasks(self, start: int, end: int, workers: int) -> list[StageTask]:
-        """Cut the offsets into pieces, a task each."""
+        """Divide the offsets into pieces, one task each."""
         target, catalogue = self._target, self.catalogue
         tables = {
             t.table_id: target.place(catalogue.schema(t.table_id, t.schema_version)) for t in catalogue.tables.values()
@@ -264,7 +264,7 @@ class _Opened:
         return [replace(whole, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
 
     def take_over(self, receipts: Sequence[StageReceipt], end: int) -> None:
-        """Bring everything that was laid down into the tables, in order, with the applied offset: one transaction."""
+        """Merge all staged changes in order and move the applied offset, in one transaction."""
         session, target = self.session, self._target
         assert [r.end for r in receipts[:-1]] == [r.start for r in receipts[1:]]
         assert receipts[-1].end == end
@@ -310,7 +310,7 @@ class _Opened:
         )  # fmt: skip
 
     def drop_stages(self) -> None:
-        """Drop every staging table of this target: those of this attempt, and of attempts that were killed."""
+        """Drop every staging table of this target, including those of killed attempts."""
         prefix = {"own": OWN_SCHEMA, "prefix": stage_prefix(self._target.group)}
         names = [row[0] for row in self.session.rows(statement("staged", "stages"), prefix)]
         for name in names:

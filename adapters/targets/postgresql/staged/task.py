@@ -1,8 +1,8 @@
-"""Increments between two offsets into staging tables of the target: what a scale-out apply is made of (VENUS 3.4).
+"""A task of the scale-out apply: increments between two offsets, written to staging tables of the target (VENUS 3.4).
 
-A task reads its piece of the queue by itself, keeps the last change of each key, and lays rows and keys down in tables
-of its own. Nothing of that is seen before the one transaction that takes them over, so a task may be repeated, and may
-die, at any time: tables of attempts that nobody has taken over are dropped.
+A task reads its piece of the queue, keeps the last change of each key, and writes rows and keys to its own tables. They
+take effect only in the one transaction that merges them, so a task may be repeated, or die, at any time. Tables that
+were never merged are dropped.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class StageTask:
     group: str
     start: int
     end: int
-    #: The tables that follow, as they are at the target.
+    #: The tables at the target.
     tables: dict[int, Placed]
     heartbeats: dict[tuple[int, int], TableSchema]
     known: frozenset[tuple[int, int]]
-    #: Which rows the target gets, where that is not every row.
+    #: The predicates of the tables of which the target does not get every row.
     predicates: dict[int, str] = field(default_factory=dict)
-    #: Which rows the broker's set had, as it said at an offset; None = it did not.
+    #: Rows identity of the broker's set at the offset `rows_at`; None = unknown.
     rows: RowsIdentity | None = None
     rows_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """The changes of one table that a task has laid down; an empty name = there are none of that kind."""
+    """The staging tables of one table: current rows, and keys of deleted rows; an empty name = there are none."""
 
     table_id: int
     live: str
@@ -69,7 +69,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReceipt:
-    """What a task has done. `unusual` = what the one transaction cannot do; then nothing was laid down."""
+    """Result of a task. `unusual` is what the merging transaction cannot apply; then the task has staged nothing."""
 
     start: int
     end: int
@@ -84,12 +84,12 @@ class StageReceipt:
 
 
 def stage_prefix(group: str) -> str:
-    """Return how the names of all staging tables of a target begin."""
+    """Return the prefix of the names of all staging tables of a target."""
     return f"stage_{group_number(group):08x}_"
 
 
 def stage_range(task: StageTask) -> StageReceipt:
-    """Lay down one piece; may be called again after whatever happened."""
+    """Stage one piece; may be repeated after any failure."""
     gathered = _Gathered(task)
     with Subscriber(
         task.broker, task.business, f"{task.group}/stage {uuid.uuid4().hex}", credit_bytes=CREDIT_BYTES, transient=True
@@ -111,7 +111,7 @@ def stage_range(task: StageTask) -> StageReceipt:
 
 
 class _Gathered:
-    """The changes of a piece, in memory: a micro-batch has a limit, and its pieces have theirs."""
+    """The changes of a piece in memory, whose size the limit of a micro-batch bounds."""
 
     def __init__(self, task: StageTask) -> None:
         self._task = task
@@ -124,11 +124,11 @@ class _Gathered:
 
     @property
     def done(self) -> bool:
-        """Whether everything up to the end has been met."""
+        """Whether all increments up to the end were added."""
         return self._at >= self._task.end
 
     def take(self, piece: Piece) -> None:
-        """Add an increment, as far as it lies within."""
+        """Add the part of an increment that lies within the piece."""
         task = self._task
         if piece.start > self._at:
             raise ProtocolError(f"increment {piece.start} does not follow offset {self._at}")
@@ -175,7 +175,7 @@ class _Gathered:
         return compiled(text, placed.schema) if text else None
 
     def laid_down(self, session: Session) -> StageReceipt:
-        """Put everything into staging tables, in one transaction."""
+        """Write all changes to staging tables in one transaction."""
         task, last = self._task, self._last
         assert last is not None
         session.run("BEGIN")
