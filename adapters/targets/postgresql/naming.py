@@ -100,14 +100,14 @@ class Placed:
         known, types = {c.name for c in self.schema.columns}, self.type_names
         casts = [rf'::{re.escape(spelled)}(?![\w"$])' for spelled in types]
 
-        def renamed(found: re.Match[str]) -> str:
+        def rewrite_match(found: re.Match[str]) -> str:
             text = found[0]
             if text.startswith("::"):
                 return f"::{types[text[2:]]}"
             name = text[1:-1].replace('""', '"')
             return self.column(name) if text[0] == '"' and name in known else text
 
-        return re.sub("|".join((_CONSTANT, *casts, _NAME)), renamed, expression)
+        return re.sub("|".join((_CONSTANT, *casts, _NAME)), rewrite_match, expression)
 
     @property
     def shortened(self) -> list[tuple[str, str]]:
