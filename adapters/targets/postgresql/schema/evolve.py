@@ -205,7 +205,7 @@ def _default(old: Placed, new: Placed, before: Column, after: Column) -> Step:
         if is_counted(new, after):
             default = f"{alter} SET DEFAULT {counted_default(new, after)}"
             way = "; ".join((*counter_before(new, after), default, *counter_after(new, after)))
-        return Step(remarks=(f"column {after.name} is numbered at the source now, and not here: {way}",))
+        return Step(remarks=(f"column {after.name} now has a counter at the source, and not here: {way}",))
     statements = []
     if before.identity:
         statements.append(f"{alter} DROP IDENTITY IF EXISTS")
