@@ -73,7 +73,7 @@ def _hashed(sections: Iterator[TableChanges], table: Table, progress: Progress, 
     for section in sections:
         if section.count:
             version = table.version(section.schema_version)
-            shown = speller.spelled(section, version) if speller else section
+            shown = speller.spell_rows(section, version) if speller else section
             found.add(*laid_out(shown, version, table.schema))
             progress(table.name, found.rows)
     return found

@@ -97,7 +97,7 @@ class Mark:
 class Speller(Protocol):
     """Converter of rows of one table into the form in which the target stores them."""
 
-    def spelled(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
         """Return rows of version `schema` as the target writes them, in the newest version."""
         ...
 

@@ -118,7 +118,7 @@ def test_rows_are_spelled_as_the_target_stores_them(stage: Stage) -> None:
     with stage.target.cutover() as target:
         target.tables()
         with target.spelling(1) as speller:
-            shown = speller.spelled(written, items())
+            shown = speller.spell_rows(written, items())
             spelled.add(shown.record_ids, shown.rows)
         assert hash_of(target, items()) == model_hash(stage, items()), "spelling writes nothing into the table"
 

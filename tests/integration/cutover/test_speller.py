@@ -51,7 +51,7 @@ def test_other_spellings_of_the_same_rows_have_the_same_hash(database: str) -> N
     with closing(Session(database, application="test")) as session:
         read_rows(session, placed, wanted.add)
         with PostgresSpeller(session, placed) as speller:
-            shown = speller.spelled(section, SCHEMA)
+            shown = speller.spell_rows(section, SCHEMA)
             spelled.add(shown.record_ids, shown.rows)
         with PostgresSpeller(session, placed):
             pass  # what it makes is gone when it ends

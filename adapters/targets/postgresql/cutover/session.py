@@ -51,7 +51,7 @@ class PostgresSpeller:
         self._session.rollback()
         self._session.run(sql("drop_speller", speller=_SPELLER))
 
-    def spelled(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
         """Return rows of version `schema` as the target writes them, in the newest version."""
         placed = self._placed
         copy_rows(self._session, _SPELLER, placed, section, schema)
