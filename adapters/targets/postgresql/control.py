@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from venus.adapter_figures import Comparison, comparison_from_text, comparison_to_text
-from venus.adapters.targets.contract import QuarantineRow, RetryReport
 from venus.adapters.targets.cutting import Mark
 from venus.adapters.targets.postgresql import cutmark
 from venus.adapters.targets.postgresql.catalogue import shown_state
@@ -25,7 +24,6 @@ from venus.adapters.targets.postgresql.database import (
     TableState,
     transaction,
 )
-from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
 from venus.adapters.targets.postgresql.schema.besides import differing
 from venus.adapters.targets.postgresql.session import Session
@@ -35,23 +33,6 @@ from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.conditions import TableCondition
 from venus.config import Settings
 from venus.predicates.ranges import same
-
-__all__ = [
-    "Progress",
-    "QuarantineRow",
-    "RetryReport",
-    "pause",
-    "progress",
-    "progress_of",
-    "quarantine_list",
-    "quarantine_retry",
-    "quarantine_skip",
-    "record_comparison",
-    "resume",
-    "resync",
-    "row_counts",
-    "table_states",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from venus.adapters.targets.contract import (
     ScaledApply,
     Target,
 )
-from venus.adapters.targets.postgresql import control
+from venus.adapters.targets.postgresql import control, quarantine
 from venus.adapters.targets.postgresql.control import view
 from venus.adapters.targets.postgresql.cutmark import moment, read
 from venus.adapters.targets.postgresql.database import ACTIVE, LOADING, PostgresTarget, TableState
@@ -248,15 +248,15 @@ class PostgresQuarantine:
         self._name = name
 
     def list(self, *, everything: bool = False) -> list[QuarantineRow]:
-        return control.quarantine_list(self._settings, self._name, everything=everything)
+        return quarantine.quarantine_list(self._settings, self._name, everything=everything)
 
     def retry(self, ids: Seq[int] = (), tables: Seq[str] = ()) -> RetryReport:
         states = control.table_states(self._settings, self._name) if tables else []
         meant = [table_named(one, [names_of(t) for t in states], self._name) for one in tables]
-        return control.quarantine_retry(self._settings, self._name, ids, meant)
+        return quarantine.quarantine_retry(self._settings, self._name, ids, meant)
 
     def skip(self, ids: Seq[int], *, reason: str) -> RetryReport:
-        return control.quarantine_skip(self._settings, self._name, ids, reason=reason)
+        return quarantine.quarantine_skip(self._settings, self._name, ids, reason=reason)
 
     def schemas(self) -> Seq[TableSchema]:
         target = PostgresTarget(self._settings, self._name)

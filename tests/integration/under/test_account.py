@@ -33,17 +33,9 @@ from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply.oneshot import _Shot
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.control import (
-    pause,
-    progress,
-    quarantine_list,
-    quarantine_retry,
-    quarantine_skip,
-    resume,
-    resync,
-    table_states,
-)
+from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.adapters.targets.registry import open_target
 from venus.cli.overview import target_problems
 from venus.codec.changes import TableChanges

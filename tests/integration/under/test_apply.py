@@ -33,15 +33,10 @@ from tests.support.feed import (
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.oneshot import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.control import (
-    pause,
-    quarantine_retry,
-    resume,
-    resync,
-    table_states,
-)
+from venus.adapters.targets.postgresql.control import pause, resume, resync, table_states
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.quarantine import quarantine_retry
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.adapters.under.cuts import piece_of

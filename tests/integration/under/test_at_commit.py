@@ -7,7 +7,8 @@ import pytest
 from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, wait_for
-from venus.adapters.targets.postgresql.control import quarantine_retry, table_states
+from venus.adapters.targets.postgresql.control import table_states
+from venus.adapters.targets.postgresql.quarantine import quarantine_retry
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration

@@ -25,8 +25,9 @@ from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply import held
 from venus.adapters.targets.postgresql.apply.held import CatchUp
 from venus.adapters.targets.postgresql.apply.writer import Writer
-from venus.adapters.targets.postgresql.control import pause, progress, quarantine_list, resume, table_states
+from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.quarantine import quarantine_list
 from venus.adapters.under import cuts
 from venus.adapters.under.cuts import Assembler, Piece
 from venus.config import Settings

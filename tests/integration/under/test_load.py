@@ -25,12 +25,13 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters import running
-from venus.adapters.targets.postgresql.control import quarantine_list, quarantine_retry, table_states
+from venus.adapters.targets.postgresql.control import table_states
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.load import full_sync as load
 from venus.adapters.targets.postgresql.load import task as loadtask
 from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
 from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask
+from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry
 from venus.adapters.targets.postgresql.session import Session
 from venus.errors import ProtocolError, Refused
 from venus.model import Index, Kind, LogicalType

@@ -22,7 +22,8 @@ from tests.support.feed import (
     section,
     unique_label,
 )
-from venus.adapters.targets.postgresql.control import progress, quarantine_list, table_states
+from venus.adapters.targets.postgresql.control import progress, table_states
+from venus.adapters.targets.postgresql.quarantine import quarantine_list
 from venus.adapters.targets.postgresql.session import Session
 from venus.config import Settings
 from venus.model import TableSchema

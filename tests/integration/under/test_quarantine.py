@@ -25,17 +25,9 @@ from tests.support.feed import (
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held import CatchUp, Learned
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.control import (
-    pause,
-    progress,
-    quarantine_list,
-    quarantine_retry,
-    quarantine_skip,
-    resume,
-    resync,
-    table_states,
-)
+from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
 from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

@@ -10,15 +10,9 @@ from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
 from venus.adapters.targets.postgresql.apply.report import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, Clearing
-from venus.adapters.targets.postgresql.control import (
-    pause,
-    quarantine_list,
-    quarantine_retry,
-    quarantine_skip,
-    resume,
-    table_states,
-)
+from venus.adapters.targets.postgresql.control import pause, resume, table_states
 from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration

@@ -11,14 +11,9 @@ from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, gone, items, put, query, refers, rows_at, wait_for
 from tests.support.postgres import Server
-from venus.adapters.targets.postgresql.control import (
-    progress,
-    quarantine_list,
-    quarantine_retry,
-    resync,
-    table_states,
-)
+from venus.adapters.targets.postgresql.control import progress, resync, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry
 from venus.adapters.targets.registry import open_target
 from venus.conditions import problems
 from venus.config import Settings
