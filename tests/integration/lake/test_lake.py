@@ -244,9 +244,9 @@ def test_a_folder_that_becomes_slow_is_left_alone_probed_and_followed_again(
         before = len(asked)
         feed.cut(put(1, "meanwhile", 3))
         time.sleep(1.5)
-        assert len(asked) == before, "it is written to though it is left alone"
-        wait_for(lambda: len(asked) > before)  # the probe, still slow: left alone once more
-        wait_for(lambda: sum("left alone" in report.error for report in reports) >= 2)
+        assert len(asked) == before, "it is written to though it is isolated"
+        wait_for(lambda: len(asked) > before)  # the probe, still slow: isolated once more
+        wait_for(lambda: sum("isolated for" in report.error for report in reports) >= 2)
         slow[0] = False
         lakes.is_at(settings, broker.next_offset)
         wait_for(lambda: reports[-1].circuit == "closed" and not reports[-1].error)

@@ -79,7 +79,7 @@ def test_a_dropped_column_that_comes_again_is_followed(database: str, feed: Feed
     kept = query(database, "SELECT id, amount_before_v3 FROM shop.items WHERE id IN (1, 9) ORDER BY 1")
     assert kept == [(1, 1), (9, None)]
     if how == "streamed":
-        assert "the one that was kept here is amount_before_v3 now" in state(settings)[1]
+        assert "the column that was kept here is now amount_before_v3" in state(settings)[1]
 
 
 def test_a_column_of_the_targets_own_halts_the_table_until_it_has_another_name(

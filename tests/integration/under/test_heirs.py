@@ -46,7 +46,7 @@ def told(way: WholeWay) -> list[str]:
     """Return which heirs stand in the way of a cut-over."""
     way.caught_up()
     rehearsal = cutover(way.settings, "main", Wish(rehearse=True, quiet_s=0.1))
-    return sorted(block.what for block in rehearsal.blocks if "inherit" in block.what or "heir" in block.what)
+    return sorted(block.what for block in rehearsal.blocks if "inherit" in block.what or "child table" in block.what)
 
 
 def everything(url: str) -> list[list[tuple[object, ...]]]:

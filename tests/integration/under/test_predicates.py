@@ -157,7 +157,7 @@ def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, mo
     changed = with_where(settings, {"items": "label = 'US'"})
     before = rows_at(database, items())
     waiting = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
-    assert "configured is the rows where label = 'US', which `venus sync` takes over" in waiting.rows_shown
+    assert "configured is the rows where label = 'US', which `venus sync` applies" in waiting.rows_shown
 
     with monkeypatch.context() as patched:
         patched.setattr(Resyncs, "_replace", killed)
